@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 import vitrail as vt
-from vitrail.core.errors import VitrailError
+from vitrail.core.errors import RunStopped, VitrailError
 from vitrail.core.tensors import tensors
 from vitrail.data.datasets.catalogue import heart_disease, packaged
 from vitrail.deploy.coordinator.requests import Responses, SiteRequests
@@ -40,7 +40,6 @@ from vitrail.deploy.coordinator.session import conduct
 from vitrail.deploy.protocol import weight_bounds
 from vitrail.deploy.protocol.agreement import Agreement
 from vitrail.deploy.protocol.message import Message
-from vitrail.deploy.site import safeguards
 from vitrail.deploy.site.site import Site
 from vitrail.runs.folder import Folder
 from vitrail.runs.setup import resolve
@@ -77,7 +76,7 @@ class Here:
                 answers[name] = self.sites[name].answer(question)
             except VitrailError as error:
                 trouble[name] = error.title
-                if error.title == safeguards.TITLE:
+                if isinstance(error, RunStopped):
                     self.alarms[name] = str(error.problems[0].what)
         return Responses(answers, trouble)
 

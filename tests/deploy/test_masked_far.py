@@ -381,3 +381,25 @@ def test_two_servers_need_a_second_between_machines() -> None:
         study = vt.Study.load(packaged("heart_disease.toml")).with_changes(protect=guards)
         with pytest.raises(VitrailError, match="cannot be promised"):
             Agreement.of(study, None, 4)
+
+
+@pytest.mark.parametrize("protect", ["plain", "masked"])
+@pytest.mark.parametrize("kind", ["standardise", "prepare"])
+def test_a_site_that_falls_silent_before_the_first_round_holds_up_nobody(
+    kind: str, protect: str, tmp_path: Path
+) -> None:
+    study = vt.Study.load(packaged("heart_disease.toml")).with_changes(
+        training={"rounds": 1}, screen={"ask": False}, standardise="global", protect={"sum": protect, "scores": "exact"}
+    )
+    agreed = Agreement.of(resolve(study, "fedavg", None)[0], None, 4)
+    scales = dict[str, Any]()
+    for name, silent in (("all", ""), ("without", "va")):
+        way = Masked(tmp_path / name, agreed)
+        way.away = lambda site, question, silent=silent: site == silent and question.kind == kind  # type: ignore[misc]
+        way.conduct()
+        entered = json.loads((tmp_path / name / "run" / "entered.json").read_text())
+        scales[name] = entered["scale"]["mean"]
+        assert set(entered["sites"]) == set(NAMES) - ({silent} if kind == "prepare" else set())
+        missing = [details["sites"] for event, details in way.events if event == "not in the scale"]
+        assert missing == ([[silent]] * 2 if silent and kind == "standardise" else [])
+    assert (scales["all"] == scales["without"]) == (kind == "prepare")

@@ -56,6 +56,11 @@ class Way:
         self.said, self.asked = list[Message](), list[Message]()
         self.told: Callable[[str, Message], Message] = lambda name, question: question
         self.sites = dict[str, Site]()
+        self.away: Callable[[str, Message], bool] = lambda name, question: False
+        self.events = list[tuple[str, dict[str, Any]]]()
+        self.way = SimpleNamespace(
+            present=lambda: set(NAMES), log=lambda event, **details: self.events.append((event, details))
+        )
 
     def site(self, name: str) -> Site:
         if name not in self.sites:
@@ -63,10 +68,13 @@ class Way:
             self.sites[name] = Site(name, FRAMES[name], self.agreed, self.place / name, True, proof)
         return self.sites[name]
 
-    def all(self, make: Callable[[str], Message | None], need: int) -> dict[str, Message]:
+    def patient(self, make: Callable[[str], Message | None], need: int | None = None) -> dict[str, Message]:
+        return self.all(make)
+
+    def all(self, make: Callable[[str], Message | None], quorum: int = 0) -> dict[str, Message]:
         out = {}
         for name in NAMES:
-            if (asked := make(name)) is not None:
+            if (asked := make(name)) is not None and not self.away(name, asked):
                 asked = self.told(name, asked)
                 out[name] = self.site(name).answer(Message(asked.kind, {**asked.words, "run": RUN}, asked.tensors))
                 self.asked.append(asked)
@@ -103,7 +111,24 @@ def test_a_coordinator_started_anew_hears_the_same(agreed: Agreement, tmp_path: 
     first = scale_of(way)
     again = finish_moments(masked_moments(way, NAMES[:3], tmp_path))  # type: ignore[arg-type]
     np.testing.assert_array_equal(first, again)
-    assert json.loads((tmp_path / KEPT).read_text()) == list(NAMES)
+    assert json.loads((tmp_path / KEPT).read_text()) == {"1": list(NAMES), "2": list(NAMES)}
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_who_gives_no_key_is_left_out_of_that_sum(step: int, agreed: Agreement, tmp_path: Path) -> None:
+    """The others' scale is of their own rows, also where a site falls silent between the two sums."""
+    way = Way(agreed, tmp_path)
+    way.away = lambda name, question: name == "west" and question.words["step"] >= step
+    mean, sd = scale_of(way)
+    there = {1: NAMES if step == 2 else NAMES[:3], 2: NAMES[:3]}
+    wanted = finish_moments(lambda m: [own(way, n, m) for n in there[1 if m is None else 2]])
+    np.testing.assert_allclose(mean, wanted[0], rtol=1e-12)
+    np.testing.assert_allclose(sd, wanted[1], rtol=1e-12)
+    rows, squares = (np.sum([getattr(own(way, n, mean), k) for n in NAMES[:3]], 0) for k in ("rows", "total"))
+    np.testing.assert_allclose(sd, np.sqrt(squares / rows), rtol=1e-12)
+    assert [details for event, details in way.events if event == "not in the scale"] == [
+        {"sites": ["west"], "step": n} for n in range(step, 3)
+    ]
 
 
 def test_one_list_and_one_mean(agreed: Agreement, tmp_path: Path) -> None:
@@ -137,7 +162,7 @@ def test_of_fewer_than_agreed_nothing_is_said(agreed: Agreement, tmp_path: Path)
     way = Way(more, tmp_path)
     with pytest.raises(VitrailError, match=r"takes 4; \w+ is missing"):
         finish_moments(masked_moments(way, NAMES[:3], tmp_path))  # type: ignore[arg-type]
-    words = {"run": RUN, "step": 1, "leg": "offer", "offers": dict[str, Any]()}
+    words = {"step": 1, "leg": "offer", "offers": dict[str, Any](), "run": RUN}
     offers = {n: way.site(n).answer(Message("standardise", words)).words for n in NAMES[:3]}
     with pytest.raises(VitrailError, match="4 are the fewest"):
         way.site(NAMES[0]).answer(Message("standardise", {**words, "leg": "sum", "offers": offers}))
@@ -148,7 +173,6 @@ def test_of_fewer_than_agreed_nothing_is_said(agreed: Agreement, tmp_path: Path)
 
 def test_the_book_asks_so_and_the_form_tells_it(agreed: Agreement, tmp_path: Path) -> None:
     way = Way(agreed, tmp_path)
-    way.way = SimpleNamespace(present=lambda: set(NAMES))  # type: ignore[attr-defined]
     book = RunMembers(way, tmp_path / "entered.json")  # type: ignore[arg-type]
     book.open(len(NAMES), [])
     wanted = finish_moments(lambda m: [own(way, n, m) for n in NAMES])

@@ -270,11 +270,13 @@ def moments(
 
 def finish_moments(say: Callable[[Matrix | None], list[Moments]]) -> tuple[Matrix, Matrix]:
     """Mean and sd, from what the sites say: first without a mean, then of their distances to it."""
-    said = say(None)
-    count = np.sum([m.rows for m in said], 0).clip(min=1)
-    mean = np.sum([m.total for m in said], 0) / count
-    sd = np.sqrt(np.sum([m.total for m in say(mean)], 0) / count)
+    mean = _mean_of(say(None))
+    sd = np.sqrt(_mean_of(say(mean)))  # by their own rows: a site may have fallen silent in between
     return mean, np.where(sd > 1e-12 * (1 + np.abs(mean)), sd, 1.0)  # a constant column stays where it is
+
+
+def _mean_of(parts: list[Moments]) -> Matrix:
+    return np.asarray(np.sum([m.total for m in parts], 0) / np.sum([m.rows for m in parts], 0).clip(min=1))
 
 
 def typical_row(cleaned: pd.DataFrame, table: TableSchema) -> pd.DataFrame:

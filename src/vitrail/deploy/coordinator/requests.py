@@ -15,6 +15,7 @@ from vitrail.deploy.protocol.message import FINAL, Message, check_form
 
 MOST_FAILED = 3  # answers in a row that are errors: then a site is no longer asked
 MOST_MISSED = 3  # deadlines in a row: then a site is asked now and then, and not waited for
+PATIENCE = 3  # deadlines after which a site is no longer waited for, where the study can go on without it
 FIRST_PAUSE, MOST_PAUSE = 2, 64  # deadlines until it is asked again: doubled each time
 
 
@@ -117,6 +118,15 @@ class SiteRequests:
             self.way.log("waiting", answered=len(answers), needed=need, missing=missing)
             time.sleep(pause)
             pause = min(5.0, 2 * pause)
+
+    def patient(self, make: Callable[[str], Message | None], need: int | None = None) -> dict[str, Message]:
+        """Answers of all who answer within a few deadlines; then of at least `need` (or the study's quorum), who are
+        waited for."""
+        answers = self.all(make, len(self.names), PATIENCE * self.deadline)
+        missing = (self.quorum if need is None else need) - len(answers)
+        if missing > 0:
+            answers |= self.all(lambda n: None if n in answers else make(n), missing)
+        return answers
 
     def _now(self, asked: dict[str, Message], need: int) -> tuple[dict[str, Message], frozenset[str]]:
         """Whom to ask at once, and who of them is silent and not waited for; all of them, and waited for, where the

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,16 +38,18 @@ class RunMembers:
         names = self._agree(self.call.names, need)
         if self.call.agreed.shared_scale:
 
-            def said(mean: Any) -> list[Moments]:
-                told = {} if mean is None else {"mean": torch.from_numpy(mean)}
-                asked = Message("standardise", {"step": 1 if mean is None else 2}, told)
-                heard = self.call.all(lambda n: asked if n in names else None, len(names))
-                return [Moments(*(heard[n].tensors[k].numpy() for k in ("rows", "total"))) for n in names]
+            def open_moments(mean: Any) -> list[Moments]:
+                question = Message("standardise", {"step": 1}) if mean is None else _step_two(mean)
+                answers = self.call.patient(lambda n: question if n in names else None)
+                if missing := [n for n in names if n not in answers]:
+                    self.call.way.log("not in the scale", sites=missing, step=question.words["step"])
+                parts = [answers[n].tensors for n in names if n in answers]
+                return [Moments(*(part[k].numpy() for k in ("rows", "total"))) for part in parts]
 
             masked = self.call.agreed.study.protect.sum == "masked"
-            say = masked_moments(self.call, names, self.path.parent) if masked else said
+            say = masked_moments(self.call, names, self.path.parent) if masked else open_moments
             self.scale = dict(zip(("mean", "sd"), map(torch.from_numpy, finish_moments(say)), strict=True))
-        found = self._ask(names, len(names), first=True)
+        found = self._ask(names, None, first=True)
         late = sorted({*self.call.names, *gone} - found.keys())
         self.order = [*sorted(found, key=lambda n: (-found[n]["rows"][0], n)), *late]
         self.first = list(found)
@@ -66,11 +69,14 @@ class RunMembers:
         heard = self.call.all(lambda n: hello if n in names else None, need)
         return [n for n in names if n in heard]
 
-    def _ask(self, names: Sequence[str], need: int, first: bool) -> dict[str, dict[str, Any]]:
+    def _ask(self, names: Sequence[str], need: int | None, first: bool) -> dict[str, dict[str, Any]]:
+        """Without `need`: all who answer within a few deadlines, and at least the study's quorum."""
         study, found = self.call.agreed.study, {}
-        heard = self.call.all(lambda n: Message("prepare", {}, self.scale) if n in names else None, need)
-        for name in sorted(heard):
-            tensors, words = heard[name].tensors, heard[name].words
+        question = Message("prepare", {}, self.scale)
+        ask = self.call.patient if need is None else partial(self.call.all, quorum=need)
+        answers = ask(lambda n: question if n in names else None)
+        for name in sorted(answers):
+            tensors, words = answers[name].tensors, answers[name].words
             target = target_words(study, tensors["target"].numpy())
             numbers = {k: tensors[k].tolist() for k in ("rows", "chance")}
             found[name] = {**numbers, "target": target, "first": first, **words}
@@ -83,3 +89,7 @@ class RunMembers:
 
     def names(self) -> list[str]:
         return [n for n in self.call.names if n in self.sites]
+
+
+def _step_two(mean: Any) -> Message:
+    return Message("standardise", {"step": 2}, {"mean": torch.from_numpy(mean)})

@@ -7,8 +7,9 @@ sum      everybody's keys; the site's numbers under masks (privacy/secure_sum/pa
 (privacy/secure_sum/limbs.py)
 
 The mean goes into what a site signs: sites that were told different means refuse each other's keys, since a mean that
-is far off for one site alone would show its rows in the total. Who falls silent in between is waited for: there is no
-second list. Which list it is, is on the coordinator's disk before it is told.
+is far off for one site alone would show its rows in the total. Who gives no key within a few deadlines is left out of
+that sum. Who falls silent between key and sum is waited for: there is no second list. The list is on the coordinator's
+disk before it is sent.
 """
 
 from __future__ import annotations

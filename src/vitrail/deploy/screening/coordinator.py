@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from vitrail.core.errors import VitrailError
-from vitrail.deploy.coordinator.requests import SiteRequests
+from vitrail.deploy.coordinator.requests import PATIENCE, SiteRequests
 from vitrail.deploy.identity.participants import are_missing
 from vitrail.deploy.protocol.agreement import KEY
 from vitrail.deploy.protocol.message import Message, unpack
@@ -24,7 +24,6 @@ from vitrail.quality.screening import Said, Screening, ScreeningCoordinator
 from vitrail.runs.screening import REFUSED, with_silent
 from vitrail.storage.atomic_files import write_atomically
 
-PATIENCE = 3  # deadlines after which a site is no longer waited for
 AWAY = "it was not there"
 
 
@@ -96,6 +95,8 @@ class RemoteScreening:
                 away = are_missing([n for n in self.call.names if n not in offers])
                 raise VitrailError(f"{len(offers)} sites can add to it, and it takes {terms.least}; {away}")
             heard = self._heard(Message("screen", {"leg": "total", "offers": offers}), list(offers))
+            for name in offers:  # an error here is one of the screening: the site may train all the same
+                self.call.failed.pop(name, None)
             if silent := sorted(offers.keys() - {n for n, m in heard.items() if m.kind == "screen"}):
                 raise VitrailError(f"{', '.join(silent)} did not add to it")
             said = {n: {k: v.numpy().view(np.uint64) for k, v in m.tensors.items()} for n, m in heard.items()}

@@ -194,6 +194,7 @@ def words(kind: str, event: dict[str, Any]) -> str:
         "enough": lambda: f"Enough sites to start: {sites}. The others have {event['seconds']:.0f} more seconds.",
         "came late": lambda: f"{site} joined late and takes part from now on.",
         "not screened": lambda: f"The data of {site} was not screened{because}",
+        "not in the scale": lambda: f"The common scale of columns is without {sites}: no answer came in time.",
         "sum not opened": lambda: f"{total} could not be opened, so the model stays as it was{because}",
         "sum not used": lambda: f"{total} was not used, so the model stays as it was{because}",
         "round not used": lambda: (
