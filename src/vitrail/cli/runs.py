@@ -288,13 +288,7 @@ def report(
 ) -> None:
     """Write the page of a run or a comparison: one HTML file that needs no network."""
     from vitrail.report.pages.builder import load, write_report
-    from vitrail.vertical.run import VerticalRun, is_together
 
-    if is_together(run):
-        from vitrail.report.pages.vertical import write_together
-
-        print(write_together(VerticalRun.load(run), out or run / "report.html").resolve())
-        return
     print(write_report(load(run), out or run / "report.html").resolve())
 
 

@@ -64,7 +64,7 @@ def run_parties(
     agreed: Study, data: Path, out: Path, changes: Mapping[str, Any], seed: int | None, resume: bool, match: Path | None
 ) -> None:
     """`vitrail run` of a study with parties."""
-    from vitrail.report.pages.vertical import write_together
+    from vitrail.report.pages.builder import write_report
     from vitrail.vertical.matching.match import Match
     from vitrail.vertical.pipeline import together
     from vitrail.vertical.tables import read_parties
@@ -84,7 +84,7 @@ def run_parties(
             counted=_print_count,
         )
     print_together(run)
-    print(f"\nRun:  {out.resolve()}\nPage: {write_together(run, out / 'report.html').resolve()}")
+    print(f"\nRun:  {out.resolve()}\nPage: {write_report(run, out / 'report.html').resolve()}")
     folders = ", ".join(f"parties/{party}" for party in study.parties)
     print(f"Private, one folder each: {folders}. Each party's own page: vitrail explain {out} [--party NAME]")
 
@@ -248,8 +248,8 @@ def demo_vertical(target: Path, seeds: int) -> Study:
     import numpy as np
 
     from vitrail.data.datasets import catalogue as datasets
+    from vitrail.report.pages.builder import write_report
     from vitrail.report.pages.explanation import to_text, write_explained
-    from vitrail.report.pages.vertical import write_together
     from vitrail.study.model import Study
     from vitrail.vertical.pipeline import together
     from vitrail.vertical.tables import read_parties
@@ -289,7 +289,7 @@ def demo_vertical(target: Path, seeds: int) -> Study:
     print("\nA new patient, looked up blindly: the laboratory counts a question and does not learn of whom it was")
     print(f"  disease with probability {new.table.iloc[0]['1']:.2f}. {new.words[0]}")
     pages = {
-        "for both": write_together(run, target / "run" / "report.html"),
+        "for both": write_report(run, target / "run" / "report.html"),
         "the hospital's own": write_explained(
             whole, target / "explain-hospital.html", site="hospital", study=study.name, shown=one
         ),

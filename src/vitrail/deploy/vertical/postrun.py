@@ -24,8 +24,8 @@ from vitrail.core.errors import GuestRefused, Problem, VitrailError
 from vitrail.core.text import several
 from vitrail.deploy.identity.enrolment import Kit
 from vitrail.deploy.vertical.dialogue import MATCH, RemoteDialogue
+from vitrail.report.pages.builder import write_report
 from vitrail.report.pages.explanation import write_explained
-from vitrail.report.pages.vertical import write_together
 from vitrail.runs.folder import PARTIES, is_finished, versions
 from vitrail.runs.integrity import seal_again
 from vitrail.storage.atomic_files import private_folder, write_atomically
@@ -176,7 +176,7 @@ class PostrunRequest:
         run.info["finished"] = True
         write_atomically(path / "run.json", json.dumps(run.info, indent=1))
         if len(run.scores):
-            self.say(f"Page: {write_together(run, path / 'report.html')}")
+            self.say(f"Page: {write_report(run, path / 'report.html')}")
 
     def _explain(self, run: VerticalRun, side: HostSide, wanted: Tensor, home: Path) -> None:
         told = [~run.model.told[name][wanted].isnan().any(1) for name in run.model.told]

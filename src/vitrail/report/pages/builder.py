@@ -17,7 +17,9 @@ from vitrail.engine.contract import WireEntry
 from vitrail.methods import TABLE, build, name_of
 from vitrail.metrics.scores import metric_name
 from vitrail.quality.checks.missing_outcomes import describe_lost
+from vitrail.report.pages.frame import write_page
 from vitrail.report.pages.run import Page, render
+from vitrail.report.pages.vertical import render_together
 from vitrail.report.text import SAME
 from vitrail.runs.integrity import add_to_chain
 from vitrail.runs.plan import Plan
@@ -27,11 +29,14 @@ from vitrail.storage.atomic_files import write_atomically
 from vitrail.studies.compare.execution import load_comparison
 from vitrail.studies.compare.result import Comparison
 from vitrail.study.model import LOWER_IS_BETTER
+from vitrail.vertical.run import VerticalRun, is_together
 
 
-def write_report(source: Run | Comparison, path: str | Path) -> Path:
+def write_report(source: Run | Comparison | VerticalRun, path: str | Path) -> Path:
     """One self-contained HTML file."""
     path = Path(path)
+    if isinstance(source, VerticalRun):
+        return write_page(render_together(source), path, "run")
     html = render(page_of(source))
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, html)
@@ -39,8 +44,10 @@ def write_report(source: Run | Comparison, path: str | Path) -> Path:
     return path
 
 
-def load(path: Path) -> Run | Comparison:
-    """The run or comparison in this folder."""
+def load(path: Path) -> Run | Comparison | VerticalRun:
+    """The run, of sites or of parties, or the comparison in this folder."""
+    if is_together(path):
+        return VerticalRun.load(path)
     if (path / "parts").is_dir() and (path / "run.json").exists():
         return load_comparison(path)
     if not (path / "run.json").exists():

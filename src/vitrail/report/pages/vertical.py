@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
 from markupsafe import Markup
@@ -16,7 +15,7 @@ from vitrail.core.text import number, several, signed
 from vitrail.core.text import size as bytes_words
 from vitrail.data.datasets.catalogue import ATTRIBUTIONS
 from vitrail.report.charts import svg
-from vitrail.report.pages.frame import fill, write_page
+from vitrail.report.pages.frame import fill
 from vitrail.report.text import ANSWERS, SAME, VERDICT_CLASS, Interval, listed, metric_words, name, spoken
 from vitrail.runs.setup import MAJORITY
 from vitrail.vertical import messages
@@ -49,10 +48,6 @@ class ModelScore(NamedTuple):
     value: Interval
     gain: Interval
     verdict: str
-
-
-def write_together(run: VerticalRun, path: Path) -> Path:
-    return write_page(render_together(run), path, "run")
 
 
 def render_together(run: VerticalRun) -> str:
