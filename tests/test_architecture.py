@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import re
 from pathlib import Path
@@ -49,3 +50,26 @@ def test_the_tree_names_every_folder_and_no_other() -> None:
     named = {line.split("/")[0] for line in tree.splitlines() if re.match(r"\w+/ ", line)}
     folders = {p.parent.name for p in (ROOT / "src" / "vitrail").glob("*/__init__.py")}
     assert named == folders
+
+
+TABLES = {"studies/compare/result.py": 1, "studies/transfer.py": 1, "analysis/selective_prediction.py": 2}  # of pandas
+
+
+def count_merges(text: str) -> int:
+    calls = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call))
+    return sum(isinstance(call.func, ast.Attribute) and call.func.attr == "merge" for call in calls)
+
+
+def test_the_merge_of_an_exchange_is_called_in_one_place() -> None:
+    source = ROOT / "src" / "vitrail"
+    files = {str(p.relative_to(source)): p for p in source.rglob("*.py")}
+    counts = {
+        name: count_merges(path.read_text(encoding="utf-8")) - TABLES.get(name, 0)
+        for name, path in files.items()
+        if name.split("/")[0] not in ("methods", "testing")
+    }
+    assert {name: n for name, n in counts.items() if n} == {"engine/aggregation.py": 1}
+
+
+def test_a_second_merge_would_be_counted() -> None:
+    assert count_merges("coord, _ = self.ex.merge(task, coord, up, roster)\nmerge(1)") == 1

@@ -229,11 +229,12 @@ class Folder:
                     old.unlink()
 
     def keep_updates(self, names: tuple[str, ...], moment: Snapshot, reports: Any) -> None:
-        """What each site that answered said in this round. A resumed run writes the same again."""
-        here = moment.present.cpu()
-        said = {} if reports is None else {f"report/{k}": v[here.to(v.device)] for k, v in tensors(reports)}
+        """The reports of this round, [site that answered, ...]; None where none was used, and then nobody counts as
+        present. A resumed run writes the same again."""
+        here = moment.present.cpu() if reports is not None else torch.zeros_like(moment.present.cpu())
+        rows = {} if reports is None else {f"report/{k}": v[here.to(v.device)] for k, v in tensors(reports)}
         path = self.path / UPDATES / f"round-{moment.round:05d}.safetensors"
-        save_tensors(path, {**said, "present": here}, {"sites": json.dumps(names)})
+        save_tensors(path, {**rows, "present": here}, {"sites": json.dumps(names)})
 
     def restore(
         self, names: tuple[str, ...], shape_at: Callable[[int], Snapshot]
