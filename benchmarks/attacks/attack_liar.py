@@ -46,7 +46,7 @@ from vitrail.deploy.coordinator.acceptance import AcceptanceForecast
 from vitrail.deploy.coordinator.requests import Responses, SiteRequests
 from vitrail.deploy.coordinator.session import conduct
 from vitrail.deploy.protocol.agreement import Agreement
-from vitrail.deploy.protocol.message import Message, unpack
+from vitrail.deploy.protocol.message import FINAL, Message, unpack
 from vitrail.deploy.site.safeguards import STOPPED
 from vitrail.deploy.site.site import Site
 from vitrail.deploy.two_server.server import SecondServer
@@ -99,7 +99,7 @@ class Sites:
                 self.bytes += len(asked) + len(said)
                 answers[name] = unpack(said)
             except VitrailError as error:
-                answers[name] = Message("error", {"text": str(error)})
+                answers[name] = Message("error", {"text": str(error)} | ({FINAL: True} if error.ends_run else {}))
         return Responses(answers, gone)
 
     def _answer(self, name: str, question: Message, lies: bool) -> Message:
@@ -109,8 +109,9 @@ class Sites:
         before = site.engine.answers
 
         def answers(ex: Any, *given: Any) -> Any:
-            ((at, up),) = before(ex, *given)
-            return [(at, up._replace(change={k: v * self.by for k, v in up.change.items()}))]
+            (report,) = before(ex, *given)
+            changed = {name: values * self.by for name, values in report.held.change.items()}
+            return [report._replace(held=report.held._replace(change=changed))]
 
         site.engine.answers = answers
         try:
