@@ -37,7 +37,7 @@ def run_cases(name: str, about: str | None, stages: Sequence[str], seeds: int, w
 
     for stage in () if given.report else given.stage:
         left = [(key, case) for key, case in wanted(stage, given.seeds) if key not in cases]
-        done(left, _have, None, kept=keep, cluster=given.cluster)
+        done(left, _have, None, store=keep, cluster=given.cluster)
     text = report(cases)
     (RESULTS / f"{name}.md").write_text(text, encoding="utf-8")
     print(text)

@@ -38,7 +38,7 @@ def test_what_is_known_is_not_done_again() -> None:
     got = done([0, 3, 1, 2], pool_jobs.multiply, [10], 1, lambda job, so_far: told.append(so_far), known.get)
     assert [value for value, _ in got] == [0, -1, 10, -2]
     assert told == [2.25, 2.5, 2.75, 3, 3.25, 3.5, 3.75, 4]
-    assert done([3, 2], pool_jobs.multiply, [10], 8, known=known.get) == [(-1, 0), (-2, 0)]
+    assert done([3, 2], pool_jobs.multiply, [10], 8, lookup=known.get) == [(-1, 0), (-2, 0)]
     assert done([], pool_jobs.multiply, [10], 8) == []
 
 

@@ -78,16 +78,16 @@ def find_causes(
     label = _label_cause(table, trials, turned, bool(troubles.get(LABEL)))
     out = {}
     for name, trouble in troubles.items():
-        found = [label] if label and (trouble or name == LABEL) else []
+        causes = [label] if label and (trouble or name == LABEL) else []
         if name != LABEL:
-            found += [c for c in [_code_cause(table, name, trials.get(name), trouble)] if c]
+            causes += [c for c in [_code_cause(table, name, trials.get(name), trouble)] if c]
             for fault in faults:
                 if fault.column == name and fault.kind in CAUSES:
                     what, repair = CAUSES[fault.kind]
                     text = fault.text + _declared(frame, table.features[name], name, fault.kind)
                     hint, _, flags = fault.hint.partition(TO_TRY)
-                    found.append(Cause(fault.kind, what, text, repair or hint.strip(), fault.rows, fault.count, flags))
-        out[name] = tuple(sorted(found, key=lambda c: list(CAUSES).index(c.kind)))
+                    causes.append(Cause(fault.kind, what, text, repair or hint.strip(), fault.rows, fault.count, flags))
+        out[name] = tuple(sorted(causes, key=lambda c: list(CAUSES).index(c.kind)))
     return out
 
 
@@ -125,17 +125,17 @@ def _trials(rows: pd.DataFrame, table: TableSchema, encoder: Encoder, expects: E
         out[LABEL] = _best(np.stack([each[y == k].sum(0) for k in range(len(target.levels))]), 0.0, n)
     for name, feature in table.features.items():
         v = rows[name].to_numpy(dtype=np.float64)
-        known = ~np.isnan(v)
-        if not known.any():
+        observed = ~np.isnan(v)
+        if not observed.any():
             continue
         if feature.kind == "numeric":
-            turned = 2 * encoder.mean.get(name, float(v[known].mean())) - v
+            turned = 2 * encoder.mean.get(name, float(v[observed].mean())) - v
             one, two = (float(score(expects(_with(rows, name, w))).sum()) for w in (v, turned))
             out[name] = Recoding(two - one, -one / n, -two / n, (1, 0))
             continue
-        read = [score(expects(_with(rows, name, np.where(known, j, v)))) for j in range(len(feature.levels))]
+        read = [score(expects(_with(rows, name, np.where(observed, j, v)))) for j in range(len(feature.levels))]
         gain = np.array([[s[v == k].sum() for s in read] for k in range(len(feature.levels))])
-        out[name] = _best(gain, float(read[0][~known].sum()), n)
+        out[name] = _best(gain, float(read[0][~observed].sum()), n)
     return out
 
 
@@ -159,17 +159,17 @@ def _turned(
     rows: pd.DataFrame, table: TableSchema, encoder: Encoder, expects: Expects, trials: dict[str, Recoding]
 ) -> list[str]:
     """Columns that clearly seem turned round: the clearest, and those that still do once it is turned back."""
-    found = {n: t for n, t in trials.items() if n != LABEL and t.gain > CLEAR}
-    if len(found) < TURNED:
-        return list(found)
-    first = max(found, key=lambda n: found[n].gain)
-    values, codes = rows[first], found[first].codes
+    clear = {n: t for n, t in trials.items() if n != LABEL and t.gain > CLEAR}
+    if len(clear) < TURNED:
+        return list(clear)
+    first = max(clear, key=lambda n: clear[n].gain)
+    values, codes = rows[first], clear[first].codes
     if table.features[first].kind == "numeric":
         back = 2 * encoder.mean.get(first, float(values.mean())) - values
     else:
         back = values.map(dict(enumerate(codes)))
     again = _trials(_with(rows, first, back), table, encoder, expects)
-    return [first, *(n for n in found if n != first and again[n].gain > CLEAR)]
+    return [first, *(n for n in clear if n != first and again[n].gain > CLEAR)]
 
 
 def _label_cause(table: TableSchema, trials: dict[str, Recoding], turned: Sequence[str], flagged: bool) -> Cause | None:

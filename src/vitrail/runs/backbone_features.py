@@ -30,8 +30,8 @@ NAME = "features"
 
 def place() -> Path:
     """The folder of the cache."""
-    known = os.environ.get("VITRAIL_CACHE") or os.environ.get("XDG_CACHE_HOME")
-    return (Path(known) if known else Path.home() / ".cache") / "vitrail" / "features"
+    configured = os.environ.get("VITRAIL_CACHE") or os.environ.get("XDG_CACHE_HOME")
+    return (Path(configured) if configured else Path.home() / ".cache") / "vitrail" / "features"
 
 
 def as_rows(data: list[SiteData], net: Net, device: str = "cpu") -> list[SiteData]:

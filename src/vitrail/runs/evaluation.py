@@ -122,21 +122,21 @@ class Evaluator:
         out, target = [], self.study.target
         least: dict[str, Any] = {"least": SMALLEST} if bound else {}
         for split in splits:
-            said = self.answers(settled, split)
+            predictions = self.answers(settled, split)
             y, real = self.truth[split]
             if split == COVERAGE:
-                doubt = said[split][..., -1]
-                scored = {split: score_doubt(y, said[split][..., :-1], doubt, real, self.thresholds, self.least)}
+                doubt = predictions[split][..., -1]
+                scored = {split: score_doubt(y, predictions[split][..., :-1], doubt, real, self.thresholds, self.least)}
             elif split == AT_BEDSIDE:
-                scored = {split: score_bedside(y, said[split], real, self.least)}
+                scored = {split: score_bedside(y, predictions[split], real, self.least)}
             elif split == RISK:
-                scored = {split: score_risk(y, said[split], real, self.weights["test"], self.least)}
+                scored = {split: score_risk(y, predictions[split], real, self.weights["test"], self.least)}
             else:
                 w = self.weights[split]
                 if bound and target.kind == "number":
-                    said = {name: bounded(y, p, target.scale) for name, p in said.items()}
+                    predictions = {name: bounded(y, p, target.scale) for name, p in predictions.items()}
                 how = {**least, "thresholds": self.thresholds}
-                scored = {name: score_all(self.study.metrics, y, p, real, w, **how) for name, p in said.items()}
+                scored = {name: score_all(self.study.metrics, y, p, real, w, **how) for name, p in predictions.items()}
             for i, site in enumerate(self.data):
                 for name, metrics in scored.items():
                     out += [(stage, round_, site.name, name, m, float(v[i])) for m, v in metrics.items()]
@@ -167,13 +167,13 @@ class Evaluator:
         constant fitted to them would exceed."""
         if self.outcomes is None:
             return {}
-        found: dict[str, Tensor] = {}
+        constants_of: dict[str, Tensor] = {}
         for name, z in self._scores(settled, "train", others).items():
             pairs = zip(z, self.outcomes, strict=True)
             fitted = [fit_constant(self.runner.task.loss, own[: len(y)], y, w) for own, (y, w) in pairs]
             if constants := [c for c in fitted if c is not None]:
-                found[name] = torch.from_numpy(np.stack(constants))
-        return found
+                constants_of[name] = torch.from_numpy(np.stack(constants))
+        return constants_of
 
     def _scores(self, settled: Any, split: str, others: bool) -> dict[str, Tensor]:
         """[site, row, output] by model, in double precision; zero where there is no row."""
@@ -182,16 +182,16 @@ class Evaluator:
 
         def scores(stack: PaddedRows) -> dict[str, Tensor]:
             mine = each(lambda t: t[stack.at], settled)
-            found = {OWN: method.predict(task, mine, stack.x)}
+            logits = {OWN: method.predict(task, mine, stack.x)}
             if others:
                 models = method.models(task, mine).items()
-                found |= {k: task.output(params, stack.x) for k, params in models if k != OWN}
-            return {k: z.double().cpu() for k, z in found.items()}
+                logits |= {k: task.output(params, stack.x) for k, params in models if k != OWN}
+            return {k: z.double().cpu() for k, z in logits.items()}
 
         pool, stacks = self.runner.pool, self.stacks[split]
         out: dict[str, Tensor] = {}
-        for stack, found in zip(stacks, pool.map(scores, stacks) if pool else map(scores, stacks), strict=True):
-            for name, z in found.items():
+        for stack, of_stack in zip(stacks, pool.map(scores, stacks) if pool else map(scores, stacks), strict=True):
+            for name, z in of_stack.items():
                 whole = out.setdefault(name, torch.zeros(*y.shape, self.study.target.outputs, dtype=torch.float64))
                 whole[stack.sites, : z.shape[1]] = z.reshape(len(stack.sites), -1, z.shape[-1])
         return out
@@ -271,9 +271,9 @@ def same_answer(
     return chance(metrics, y, len(target.levels), w, target.outputs if target.kind == "time" else 0)
 
 
-def chance_rows(study: Study, site: str, said: Sequence[float]) -> list[tuple[Any, ...]]:
+def chance_rows(study: Study, site: str, values: Sequence[float]) -> list[tuple[Any, ...]]:
     """Rows of HISTORY; `said`: as `chance_of` tells it."""
-    return [(0, 0, site, f"test:{MAJORITY}", m, float(v)) for m, v in zip(chance_metrics(study), said, strict=True)]
+    return [(0, 0, site, f"test:{MAJORITY}", m, float(v)) for m, v in zip(chance_metrics(study), values, strict=True)]
 
 
 def counts_of(study: Study, site: SiteData) -> list[int]:
@@ -323,8 +323,10 @@ def few_over(study: Study, folds: Sequence[Sequence[SiteData]]) -> dict[str, str
     people = {name: np.concatenate(parts) for name, parts in whose.items()}
     counts = {name: next(iter(rare_of(study, y, people.get(name))), None) for name, y in whole.items()}
     timed, many = study.target.kind == "time", {name: how_many(p) for name, p in people.items()}
-    said = {name: few_rows(many.get(name, len(y)), counts[name], study.unit_word, timed) for name, y in whole.items()}
-    return {name: words for name, words in said.items() if words}
+    warnings_of = {
+        name: few_rows(many.get(name, len(y)), counts[name], study.unit_word, timed) for name, y in whole.items()
+    }
+    return {name: words for name, words in warnings_of.items() if words}
 
 
 def trained_on(study: Study, site: SiteData) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -87,17 +87,17 @@ def unreadable(path: Path, error: Exception) -> VitrailError:
 def read_told(path: Path) -> dict[str, Any]:
     """A file of ours in JSON."""
     try:
-        told = json.loads(read_text(path))
-        if not isinstance(told, dict):
+        content = json.loads(read_text(path))
+        if not isinstance(content, dict):
             raise ValueError
-        return told
+        return content
     except (OSError, ValueError, RecursionError) as error:
         raise unreadable(path, error) from None
 
 
-def beside_in(kept: dict[str, Tensor]) -> dict[str, Tensor]:
+def beside_in(stored: dict[str, Tensor]) -> dict[str, Tensor]:
     """Of what is kept as a site's state, what guards remember there."""
-    return {k.removeprefix(f"{BESIDE}/"): v for k, v in kept.items() if k.startswith(f"{BESIDE}/")}
+    return {k.removeprefix(f"{BESIDE}/"): v for k, v in stored.items() if k.startswith(f"{BESIDE}/")}
 
 
 def save_facts(path: Path, facts: Facts) -> None:
@@ -202,8 +202,8 @@ class Folder:
     def seal(self, event: str, ahead: Mapping[str, bytes] | None = None, **details: Any) -> None:
         """A line that names every file with its hash: none can be changed, taken away or added unseen. `ahead`: files
         that are written next, as they will be. Checkpoints are not among them: they go."""
-        told = take_marks(self.path, self._passing(), ahead)
-        self._add(event, {**details, FILES: told, WHOLE: True}, sync=True)
+        digests = take_marks(self.path, self._passing(), ahead)
+        self._add(event, {**details, FILES: digests, WHOLE: True}, sync=True)
 
     def checkpoint(self, names: tuple[str, ...], moment: Snapshot, extra: dict[str, Any], paths: Facts) -> None:
         tag = f"{moment.stage}-{moment.round:06d}"
@@ -263,8 +263,8 @@ class Folder:
             problems[-1] = problems[-1]._replace(hint=hint)
             raise VitrailError("the checkpoint is damaged", problems)
         coord = load_tensors(self.path / "coordinator" / f"{tag}.safetensors")
-        kept = names if at.get("beside") or any(True for _ in tensors(start.state)) else ()
-        sites = [load_tensors(self.path / "sites" / site_folder(n) / f"state-{tag}.safetensors") for n in kept]
+        stored = names if at.get("beside") or any(True for _ in tensors(start.state)) else ()
+        sites = [load_tensors(self.path / "sites" / site_folder(n) / f"state-{tag}.safetensors") for n in stored]
         try:
             state = {k: torch.stack([s[k] for s in sites]) for k in sites[0]} if sites else {}
             beside = beside_in(state)
@@ -294,14 +294,14 @@ class Folder:
     def _passing(self) -> list[Path]:
         """The files of checkpoints."""
         numbered = [*self.path.glob("coordinator/[0-9]*"), *self.path.glob("coordinator/paths-*")]
-        kept = [*self.path.glob("sites/*/state-*.safetensors"), *self.path.glob("parties/*/step-*.safetensors")]
-        return [self.path / CHECKPOINT, *numbered, *kept]
+        stored = [*self.path.glob("sites/*/state-*.safetensors"), *self.path.glob("parties/*/step-*.safetensors")]
+        return [self.path / CHECKPOINT, *numbered, *stored]
 
 
 def fit(tree: T, values: dict[str, Tensor], exact: bool = True) -> T:
     """`filled`, where names and shapes are the same; else a ValueError. Not `exact`: where sizes grow with sites."""
     wanted = dict(tensors(tree))
-    known = wanted.keys() == values.keys() and all(v.dim() == values[k].dim() for k, v in wanted.items())
-    if not known or (exact and any(v.shape != values[k].shape for k, v in wanted.items())):
+    matching = wanted.keys() == values.keys() and all(v.dim() == values[k].dim() for k, v in wanted.items())
+    if not matching or (exact and any(v.shape != values[k].shape for k, v in wanted.items())):
         raise ValueError("other tensors")
     return filled(tree, values)

@@ -41,10 +41,10 @@ def take_marks(path: Path, without: Iterable[Path] = (), ahead: Mapping[str, byt
     for place in _private(path):
         own = [f for f in _files(place) if f.is_file() and f.name != MARKS and f not in left_out]
         inside = {_name(place, f): mark_of_file(f) for f in own}
-        told = {"salt": secrets.token_hex(16), FILES: inside}
-        write_atomically(place / MARKS, json.dumps(told), private=True)
-    found = {_name(path, f): mark_of_file(f) for f in _covered(path) if f.is_file() and f not in left_out}
-    return found | {k: mark_of(v) for k, v in (ahead or {}).items()}
+        content = {"salt": secrets.token_hex(16), FILES: inside}
+        write_atomically(place / MARKS, json.dumps(content), private=True)
+    digests = {_name(path, f): mark_of_file(f) for f in _covered(path) if f.is_file() and f not in left_out}
+    return digests | {k: mark_of(v) for k, v in (ahead or {}).items()}
 
 
 def add_to_chain(file: Path) -> None:
@@ -59,13 +59,13 @@ def seal_again(path: Path, event: str) -> None:
     _add(path, event, lambda: {FILES: take_marks(path), WHOLE: True})
 
 
-def _add(path: Path, event: str, told: Callable[[], dict[str, Any]], only_closed: bool = False) -> None:
+def _add(path: Path, event: str, details: Callable[[], dict[str, Any]], only_closed: bool = False) -> None:
     """Nothing where another process holds the folder: it closes it with all that is there."""
     with (path / LOCK).open("w") as lock:
         if not hold(lock):
             return
         text = (path / LOG).read_bytes() if (path / LOG).exists() else b""
-        links, new = read_chain(text)[0], told()
+        links, new = read_chain(text)[0], details()
         if only_closed and (_latest(links) is None or new[FILES].items() <= marks_in(links).items()):
             return  # not closed yet, or the same page again
         append(path / LOG, line_of({"time": now(), "event": event, **new}, last_mark(text)), sync=True)
@@ -86,14 +86,16 @@ def verify_folder(path: Path) -> Verification:
         notes.append("The run is not closed: what it has not sealed yet is not covered.")
     well = 0
     for name, mark in named.items():
-        found, count = _compare(path, name, mark)
-        if found and whole is None:
-            found = [p._replace(what=f"{p.what[:-1]}, or the run was stopped while it wrote it.") for p in found]
-        wrong += found
+        differences, count = _compare(path, name, mark)
+        if differences and whole is None:
+            differences = [
+                p._replace(what=f"{p.what[:-1]}, or the run was stopped while it wrote it.") for p in differences
+            ]
+        wrong += differences
         well += count
     if whole is not None:
-        known = {path / name for name in named}
-        inside = [f for f in _covered(path) if f not in known]
+        named_paths = {path / name for name in named}
+        inside = [f for f in _covered(path) if f not in named_paths]
         wrong += [Problem(_name(path, f), "it was added after the run was closed.") for f in inside]
     return Verification(wrong, notes, links, well)
 
@@ -102,9 +104,9 @@ def marks_in(links: Iterable[Link]) -> dict[str, str]:
     """File -> hash, as the last line that names it says."""
     named: dict[str, str] = {}
     for link in links:
-        told = link.told.get(FILES)
-        if isinstance(told, dict):
-            named = ({} if link.told.get(WHOLE) else named) | {str(k): str(v) for k, v in told.items()}
+        digests = link.told.get(FILES)
+        if isinstance(digests, dict):
+            named = ({} if link.told.get(WHOLE) else named) | {str(k): str(v) for k, v in digests.items()}
     return named
 
 
@@ -114,10 +116,10 @@ def altered(path: Path, names: Iterable[str]) -> list[Problem]:
         lines = [line for line in (path / LOG).read_bytes().splitlines(keepends=True) if b'"files"' in line]
     except OSError:
         return []
-    kept = marks_in(read_chain(b"".join(lines))[0])
+    recorded = marks_in(read_chain(b"".join(lines))[0])
     out = []
     for name in names:
-        place, wanted = path / name, kept.get(name)
+        place, wanted = path / name, recorded.get(name)
         if name.split("/")[0] in PRIVATE:
             own = path.joinpath(*name.split("/")[:2])
             wanted = _inside(own).get(_name(own, place))
@@ -156,8 +158,8 @@ def _compare(path: Path, name: str, mark: str) -> tuple[list[Problem], int]:
 def _inside(place: Path) -> dict[str, str]:
     """What the private folder of a site or party held."""
     try:
-        told = json.loads(read_text(place / MARKS))[FILES]
-        return {k: str(v) for k, v in told.items() if (place / k).resolve().is_relative_to(place.resolve())}
+        digests = json.loads(read_text(place / MARKS))[FILES]
+        return {k: str(v) for k, v in digests.items() if (place / k).resolve().is_relative_to(place.resolve())}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
 

@@ -25,9 +25,9 @@ def read_shifts(
 
     All under the published names and in their order: the engine's (largest first) would tell who a pseudonym is.
     """
-    known = [pseudonyms.get(n, n) for n in runner.names]
-    order = sorted(range(len(known)), key=lambda i: known[i])
-    names, at = tuple(known[i] for i in order), torch.tensor(order)
+    public_names = [pseudonyms.get(n, n) for n in runner.names]
+    order = sorted(range(len(public_names)), key=lambda i: public_names[i])
+    names, at = tuple(public_names[i] for i in order), torch.tensor(order)
     facts = {k: in_order(f._replace(value=f.value.cpu()), at) for k, f in moment.facts.items()}
     published, layers = agreed(facts).numpy(), {k: v.double() for k, v in ends_of(facts).items()}
     outputs = [f"{study.target.column}={level}" for level in study.target.levels] or [study.target.column]
@@ -41,13 +41,13 @@ def read_shifts(
         o, x = paper_marks(values)
         for j, column in enumerate(places):
             marks = [("O" if mark else "") + ("x" if x[j] else "") for mark in o[:, j]]
-            said = {"site": names, "feature": column, "layer": layer, "value": values[:, j], "flagged_paper": marks}
-            frames.append(pd.DataFrame(said))
+            frame = {"site": names, "feature": column, "layer": layer, "value": values[:, j], "flagged_paper": marks}
+            frames.append(pd.DataFrame(frame))
     return (pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()), facts
 
 
 def agreed(facts: Facts) -> Tensor:
     """[site] bool: who showed what was asked for."""
-    found = told(facts, AGREED)
-    assert found is not None
-    return found
+    value = told(facts, AGREED)
+    assert value is not None
+    return value

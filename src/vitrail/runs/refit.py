@@ -45,8 +45,8 @@ def refit(
     """Train again as `first` did; `scales`: those of the run, which are kept where all sites share one. `how`: further
     arguments of the engine. `tell` gets the number of rounds done."""
     task, method = first.task, first.method
-    known = scales if study.standardise == "global" else None
-    data = as_rows(encode_sites(cleaned, study, seed, known, whole=True), task.net, str(task.like.device))
+    agreed_scales = scales if study.standardise == "global" else None
+    data = as_rows(encode_sites(cleaned, study, seed, agreed_scales, whole=True), task.net, str(task.like.device))
     rows = training_rows(data, study, method, str(task.like.device))
     engine = Engine(
         task, method, rows, training_of(study), seed, **how, guards=guards_of(study), contracts=first.contracts

@@ -78,9 +78,11 @@ class Model(NamedTuple):
             free = {f"free of {target.column} at {end}": answers[:, k].double() for k, end in enumerate(ends)}
             risk = {f"risk of {target.column} by {ends[-1]}": 1 - answers[:, -1].double()}
             return pd.DataFrame(risk | free, index=rows.index)
-        told = pd.DataFrame(answers.numpy(), index=rows.index, columns=list(target.levels))
+        table = pd.DataFrame(answers.numpy(), index=rows.index, columns=list(target.levels))
         return (
-            told.assign(**{self.unsure: task.loss.doubt(z).numpy()}) if isinstance(task.loss, UncertaintyLoss) else told
+            table.assign(**{self.unsure: task.loss.doubt(z).numpy()})
+            if isinstance(task.loss, UncertaintyLoss)
+            else table
         )
 
     def predict_marked(self, frame: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
@@ -110,8 +112,8 @@ class Model(NamedTuple):
     def note(self) -> str:
         """What that column means; nothing where there is none."""
         loss = self.method.judged_by(loss_of(self.study))
-        said = f"{self.unsure}: from 0, sure, to 1, knows nothing: "
-        return f"{said}{loss.doubt_means}." if isinstance(loss, UncertaintyLoss) else ""
+        text = f"{self.unsure}: from 0, sure, to 1, knows nothing: "
+        return f"{text}{loss.doubt_means}." if isinstance(loss, UncertaintyLoss) else ""
 
     def scores(self, rows: pd.DataFrame) -> tuple[Task, Tensor]:
         """[row, output] for rows that `clean` gave, and the task whose loss says what they mean."""
@@ -277,13 +279,13 @@ class Run(Plottable):
 
     def trust(self) -> Trust:
         """Whom each site learned from, round by round."""
-        if (found := read_trust(self.sites, self.facts)) is None:
+        if (result := read_trust(self.sites, self.facts)) is None:
             what = f"{self.method.title} keeps no trust between sites."
             raise VitrailError(
                 "there is no trust",
                 [Problem("method", what, f"Run it with --method {with_facts(self.study, TRUST, SHARE)}.")],
             )
-        return found
+        return result
 
     def influence(self) -> pd.DataFrame:
         """Whom each site learned from: share of its model, mean over the rounds; users down, sites across."""
@@ -341,10 +343,10 @@ class Run(Plottable):
     def model_of(self, site: str, verb: str = "predict") -> Model:
         """The model that was scored: it never saw the site's held-out rows."""
         if site not in self.models:
-            away, known = self.info.get("engine") == DEPLOYED, site in self.sites
-            what = f"the model of {site!r} is on its own machine." if known else f"there is no site {site!r}."
-            hint = f"{verb.capitalize()} there: vitrail {verb}." if known else nearest(site, self.sites)
-            if known and not away:
+            away, takes_part = self.info.get("engine") == DEPLOYED, site in self.sites
+            what = f"the model of {site!r} is on its own machine." if takes_part else f"there is no site {site!r}."
+            hint = f"{verb.capitalize()} there: vitrail {verb}." if takes_part else nearest(site, self.sites)
+            if takes_part and not away:
                 what = f"sites/{site_folder(site)} with its model is not in the run folder: it was left out or removed."
                 hint = "Take it from a copy of the run."
             raise VitrailError(f"cannot {verb}", [Problem("site", what, hint)])
@@ -383,5 +385,5 @@ def along(history: pd.DataFrame) -> pd.DataFrame:
 
 def mark_few(frame: pd.DataFrame, sizes: pd.DataFrame, by: str = "site") -> pd.DataFrame:
     """A table of results with the column `few_rows`: on how few hold-out rows the site's scores stand, else nothing."""
-    known = dict(zip(sizes["site"], sizes["few_rows"], strict=True)) if "few_rows" in sizes else {}
-    return frame.assign(few_rows=[known.get(site, "") for site in frame[by]])
+    warning_of = dict(zip(sizes["site"], sizes["few_rows"], strict=True)) if "few_rows" in sizes else {}
+    return frame.assign(few_rows=[warning_of.get(site, "") for site in frame[by]])

@@ -43,21 +43,21 @@ def screen_rows(
     pseudonyms: Mapping[str, str] | None = None,
 ) -> Screening:
     """Sites whose rows are on this machine, under the names and in the order that they publish under."""
-    known = {site: (pseudonyms or {}).get(site, site) for site in cleaned}
-    ranked = sorted(cleaned, key=lambda site: known[site]) if pseudonyms else list(cleaned)
-    found = screen({known[site]: cleaned[site] for site in ranked if site not in refuse}, study)
-    found = with_silent(found, {known[s]: REFUSED if s in refuse else "" for s in ranked})
+    public_name = {site: (pseudonyms or {}).get(site, site) for site in cleaned}
+    ranked = sorted(cleaned, key=lambda site: public_name[site]) if pseudonyms else list(cleaned)
+    screening = screen({public_name[site]: cleaned[site] for site in ranked if site not in refuse}, study)
+    screening = with_silent(screening, {public_name[s]: REFUSED if s in refuse else "" for s in ranked})
     # how many rows a site has is told beside its own name
-    return found._replace(sites=found.sites.assign(rows=np.nan)) if pseudonyms else found
+    return screening._replace(sites=screening.sites.assign(rows=np.nan)) if pseudonyms else screening
 
 
-def with_silent(found: Screening, why: Mapping[str, str]) -> Screening:
+def with_silent(screening: Screening, why: Mapping[str, str]) -> Screening:
     """With sites that published nothing, and why; all of them in this order."""
-    silent = [{"site": site, "judged": False, "why not": said} for site, said in why.items() if said]
-    sites = pd.concat([found.sites, pd.DataFrame(silent)], ignore_index=True) if silent else found.sites
+    silent = [{"site": site, "judged": False, "why not": reason} for site, reason in why.items() if reason]
+    sites = pd.concat([screening.sites, pd.DataFrame(silent)], ignore_index=True) if silent else screening.sites
     sites = sites.set_index("site").reindex(list(why)).reset_index()
     sites = sites.assign(judged=sites["judged"].eq(True), **{k: sites[k].fillna("") for k in ("why not", "same rows")})
-    return found._replace(sites=sites)
+    return screening._replace(sites=sites)
 
 
 def screen_sites(study: Study, sites: Mapping[str, pd.DataFrame]) -> Screening:
@@ -97,11 +97,15 @@ def screen_lines(study: Study) -> list[WireEntry]:
     ]
 
 
-def save_screening(path: Path, told: Screening) -> None:
-    frames = {"cells": told.cells, "sites": told.sites}
-    said: dict[str, Any] = {"format": 1, "alpha": told.alpha, "findings": [f._asdict() for f in told.findings]}
-    said |= {k: {name: _plain(frame[name].tolist()) for name in frame} for k, frame in frames.items()}
-    write_atomically(path, json.dumps(_plain(said | {"pooled": told.pooled})))
+def save_screening(path: Path, screening: Screening) -> None:
+    frames = {"cells": screening.cells, "sites": screening.sites}
+    content: dict[str, Any] = {
+        "format": 1,
+        "alpha": screening.alpha,
+        "findings": [f._asdict() for f in screening.findings],
+    }
+    content |= {k: {name: _plain(frame[name].tolist()) for name in frame} for k, frame in frames.items()}
+    write_atomically(path, json.dumps(_plain(content | {"pooled": screening.pooled})))
 
 
 def as_kept(findings: list[Finding]) -> list[Finding]:
@@ -113,13 +117,13 @@ def load_screening(path: Path) -> Screening | None:
     """What a run or `vitrail screen` kept; None where there is none."""
     if not path.exists():
         return None
-    said = read_told(path)
+    content = read_told(path)
     try:
-        cells, sites = (pd.DataFrame(said[k]) for k in ("cells", "sites"))
+        cells, sites = (pd.DataFrame(content[k]) for k in ("cells", "sites"))
         for frame, numbers in ((cells, ("strength",)), (sites, ("rows", "numbers"))):
             for name in numbers:
                 frame[name] = frame[name].astype(float)  # None: unknown
-        return Screening([Finding(**f) for f in said["findings"]], cells, sites, said["alpha"], said["pooled"])
+        return Screening([Finding(**f) for f in content["findings"]], cells, sites, content["alpha"], content["pooled"])
     except (KeyError, TypeError, ValueError) as error:
         raise unreadable(path, error) from None
 

@@ -44,12 +44,12 @@ def load_run(path: Path) -> Run:
     info = _info(path)
     names = [f"sites/{site_folder(site)}/{file}" for site in info["sites"] for file in (MODEL, ENCODER)]
     problems = altered(path, [*names, "coordinator/facts.safetensors", "coordinator/shared.safetensors"])
-    told = {p.where for p in problems}
+    damaged = {p.where for p in problems}
 
     def read(name: str, how: Callable[[Path], T]) -> T | None:
         file = path / name
         try:
-            return how(file) if str(file) not in told else None
+            return how(file) if str(file) not in damaged else None
         except VitrailError as error:
             problems.extend(error.problems)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -68,7 +68,7 @@ def load_run(path: Path) -> Run:
             scale = read(f"{place}/{FINAL_ENCODER}", lambda file: study and Encoder.of(study, read_told(file)))
             tensors = read(f"{place}/{FINAL}", load_tensors)
             final |= {site: Final(tensors, scale)} if tensors is not None and scale else {}
-    found = (
+    parts = (
         read("run.json", lambda _: methods.build(info["method"]["name"], _settings(info["method"]))),
         info["seed"],
         info,
@@ -87,7 +87,7 @@ def load_run(path: Path) -> Run:
     held = {site: read(place, read_held_out) for site, place in places.items() if (path / place).exists()}
     if problems:
         raise VitrailError("cannot load the run", problems)
-    return Run(study, *found, held, final)  # type: ignore[arg-type]  # nothing is None that may not be: else there are problems
+    return Run(study, *parts, held, final)  # type: ignore[arg-type]  # nothing is None that may not be: else there are problems
 
 
 def _info(path: Path) -> dict[str, Any]:
@@ -122,10 +122,10 @@ def pseudonyms_of(path: Path, sites: Sequence[str]) -> dict[str, str]:
 
 
 def write_pseudonyms(folder: Folder, pseudonyms: dict[str, str]) -> None:
-    for site, known in pseudonyms.items():
+    for site, pseudonym in pseudonyms.items():
         place = folder.path / "sites" / site_folder(site)
         place.mkdir(parents=True, exist_ok=True)
-        write_atomically(place / "pseudonym.txt", known + "\n")
+        write_atomically(place / "pseudonym.txt", pseudonym + "\n")
 
 
 def our_table(path: Path) -> pd.DataFrame:
@@ -172,6 +172,6 @@ def write_run(folder: Folder, run: Run, event: str, **details: Any) -> None:
         save_facts(path / "coordinator" / "facts.safetensors", run.facts)
     if run.shared:
         save_tensors(path / "coordinator" / "shared.safetensors", run.shared)
-    said = json.dumps({**run.info, "finished": True}, indent=1).encode()
-    folder.seal(event, {"run.json": said}, **details)
-    write_atomically(path / "run.json", said)
+    content = json.dumps({**run.info, "finished": True}, indent=1).encode()
+    folder.seal(event, {"run.json": content}, **details)
+    write_atomically(path / "run.json", content)

@@ -117,7 +117,7 @@ def federate(
     check_protection(plan, training_sizes(cleaned, study, seed))
     data = as_rows(encoded(cleaned, study, seed, secrets), task.net, device)
     screen = partial(screen_rows, study, cleaned, refuse, pseudonyms) if asked else None
-    kept = cleaned if refits(study, chosen) else None
+    all_rows = cleaned if refits(study, chosen) else None
     del cleaned  # of a large table each copy counts; what is left is let go when the judge has it
     if keep_updates:
         check_keeping(plan, out, study.protect.sum == "masked")
@@ -130,11 +130,11 @@ def federate(
     runner = Engine(*given, **how, keep_reports=keep_updates, guards=guards_of(study), contracts=plan.contracts)
     judge = Evaluator(runner, study, data, screen)
     again = None
-    if kept is not None:
+    if all_rows is not None:
         scales = {site.name: site.encoder for site in data}
-        again = partial(refit, runner, study, seed, kept, scales, {"looped": looped, "secrets": secrets})
+        again = partial(refit, runner, study, seed, all_rows, scales, {"looped": looped, "secrets": secrets})
     info = describe_run(study, seed, engine, device, {site.name: site.fingerprint for site in data})
-    del data, screen, kept
+    del data, screen, all_rows
     info |= {"dropout_rate": dropout_rate, "away": {k: [list(s) for s in v] for k, v in away.items()}}
     info |= {"keep_updates": True} if keep_updates else {}
     info |= {"no_outcome": lost} if lost else {}
@@ -303,7 +303,7 @@ def train(
 
 def _stacked(paths: dict[str, list[Fact]]) -> Facts:
     """Facts of every round so far, [round, ...]."""
-    return {k: told[0]._replace(value=torch.stack([f.value for f in told])) for k, told in paths.items()}
+    return {k: path[0]._replace(value=torch.stack([f.value for f in path])) for k, path in paths.items()}
 
 
 def facts_of(runner: Rounds, last: Snapshot, paths: Facts, at: list[int]) -> Facts:
@@ -330,12 +330,12 @@ def _screened(sites: RunSites, folder: Folder | None) -> Screening | None:
     if folder and (folder.path / SCREEN).exists():
         return load_screening(folder.path / SCREEN)
     began = time.monotonic()
-    found = sites.screen()
-    found = found._replace(findings=as_kept(found.findings)) if found else None
-    if folder and found:
-        save_screening(folder.path / SCREEN, found)
-        folder.log("screened", wrong=len(found.wrong), seconds=round(time.monotonic() - began, 3))
-    return found
+    screening = sites.screen()
+    screening = screening._replace(findings=as_kept(screening.findings)) if screening else None
+    if folder and screening:
+        save_screening(folder.path / SCREEN, screening)
+        folder.log("screened", wrong=len(screening.wrong), seconds=round(time.monotonic() - began, 3))
+    return screening
 
 
 def ledger_of(

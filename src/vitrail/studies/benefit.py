@@ -95,9 +95,9 @@ def decide(losses: SiteLosses, harm: float = 0.0, level: float = LEVEL, below: f
 
 def _choose(joined: Floats, inside: NDArray[np.bool_]) -> tuple[Ints, int]:
     """[repeat, fold]: the method that does best on rows outside the fold; and the one that does over all rows."""
-    known = ~np.isnan(joined)
-    count = known.sum(1)  # [method, row]: of repeats
-    mean = np.where(known, joined, 0.0).sum(1) / count.clip(min=1)  # [method, row]
+    observed = ~np.isnan(joined)
+    count = observed.sum(1)  # [method, row]: of repeats
+    mean = np.where(observed, joined, 0.0).sum(1) / count.clip(min=1)  # [method, row]
     here = (count > 0).astype(np.float64)
 
     def ranked(sums: Floats, counts: Floats) -> Floats:

@@ -71,8 +71,8 @@ def _same_program(client: Any, address: str) -> None:
     ours, problems = _versions(), []
     for worker, theirs in client.run(_versions).items():
         if theirs != ours:
-            told = ", ".join(f"{k} {v or 'missing'} (here {ours[k]})" for k, v in theirs.items() if v != ours[k])
-            problems.append(Problem(f"{address}, worker {worker}", f"it has {told}.", "Install the same there."))
+            differences = ", ".join(f"{k} {v or 'missing'} (here {ours[k]})" for k, v in theirs.items() if v != ours[k])
+            problems.append(Problem(f"{address}, worker {worker}", f"it has {differences}.", "Install the same there."))
     if problems:
         raise VitrailError(CANNOT, problems)
 
@@ -95,8 +95,8 @@ def _work_far(work: Any, job: Any, held: Any, key: str) -> Any:
     tasks = get_worker().state.tasks
 
     def step(part: int, of: int) -> None:
-        known = tasks.get(key)
-        if known is None or known.state == "cancelled":
+        task = tasks.get(key)
+        if task is None or task.state == "cancelled":
             raise Stopped
 
     with _busy:

@@ -89,10 +89,10 @@ def cross_validate(
     lots = [of[mine] for of, mine in zip(cut.lots.values(), tested, strict=True)]
     truth, stand = [f[study.target.column].to_numpy() for f in rows], [weights_of(f, study) for f in rows]
     judged = train_folds(study, chosen, cut, seed, engine, device, step)
-    said = {done: [p[mine] for p, mine in zip(of, tested, strict=True)] for done, of in judged.said.items()}
-    last, at = said[max(said)], _thresholds(study, cut)
+    answers = {done: [p[mine] for p, mine in zip(of, tested, strict=True)] for done, of in judged.said.items()}
+    last, at = answers[max(answers)], _thresholds(study, cut)
     test, spread = _scored(study, truth, last, stand, at), _spread(study, truth, last, cut.folds, lots, stand, at)
-    curve = [(done, m, v) for done, of in said.items() for m, v in _scored(study, truth, of, stand, at).items()]
+    curve = [(done, m, v) for done, of in answers.items() for m, v in _scored(study, truth, of, stand, at).items()]
     split = {"test": test, "train": judged.trained}
     sizes = _sizes(study, cut)
     ledger = ledger_of(judged.ledger, study, chosen, sizes, Plan(study, chosen, seed).wire(), None, {})
@@ -140,7 +140,7 @@ def train_folds(
     model = sum(v.numel() * v.element_size() for v in task.start.values())
     at_once = 1 if far else max(1, HELD // (2 * _bytes(study, cut.cleaned) + 4 * model * sites))
     outputs, tested = study.target.outputs, [cut.tested(n) for n in cut.cleaned]
-    said: dict[int, list[Floats]] = {}
+    by_round: dict[int, list[Floats]] = {}
     trained: list[dict[str, Floats]] = []
     for first in range(0, cut.folds, at_once):
         some = range(first, min(first + at_once, cut.folds))
@@ -150,18 +150,18 @@ def train_folds(
             if done and not is_evaluated(done, total):
                 continue
             settled = stack.settled(now)
-            told = judge.answers(settled, "test", others=False)["test"]  # [fold x site, row, answer]
-            whole = said.setdefault(done, [np.full((len(f), outputs), math.nan) for f in cut.cleaned.values()])
+            predicted = judge.answers(settled, "test", others=False)["test"]  # [fold x site, row, answer]
+            whole = by_round.setdefault(done, [np.full((len(f), outputs), math.nan) for f in cut.cleaned.values()])
             for i, (k, (j, lots)) in enumerate(product(some, enumerate(cut.lots.values()))):
                 mine = np.flatnonzero((lots == k) & tested[j])
-                whole[j][mine] = told[i, : len(mine)]
+                whole[j][mine] = predicted[i, : len(mine)]
             step(first * total + len(some) * done, cut.folds * total)
         y, real = judge.truth["train"]
         answers = judge.answers(settled, "train", others=False)["train"]
         how = judge.weights["train"], Answers.least, judge.thresholds
         trained.append(score_all(study.metrics, y, answers, real, *how))
     mean = {m: np.concatenate([t[m].reshape(-1, sites) for t in trained]).mean(0) for m in study.metrics}
-    return CrossValidated(said, mean, stack.ledger)
+    return CrossValidated(by_round, mean, stack.ledger)
 
 
 def _stacked(
@@ -293,13 +293,13 @@ def _over(
     y = np.zeros((len(truth), sets, longest), np.int64 if study.target.kind == "classes" else np.float64)
     p, real = np.zeros((*y.shape, answers[0].shape[1])), np.zeros(y.shape, dtype=bool)
     w = np.ones(y.shape)
-    for j, (own, said, rows, by) in enumerate(zip(truth, answers, which, stand, strict=True)):
-        y[j, :, : len(own)], p[j, :, : len(own)], real[j, :, : len(own)] = own, said, rows
+    for j, (own, own_answers, rows, by) in enumerate(zip(truth, answers, which, stand, strict=True)):
+        y[j, :, : len(own)], p[j, :, : len(own)], real[j, :, : len(own)] = own, own_answers, rows
         w[j, :, : len(own)] = 1.0 if by is None else by
     flat = len(truth) * sets
     parts = y.reshape(flat, -1), p.reshape(flat, longest, -1), real.reshape(flat, -1), w.reshape(flat, -1)
-    found = score_all(study.metrics, *parts, thresholds=None if at is None else np.repeat(at, sets, axis=0))
-    return {m: v.reshape(len(truth), sets) for m, v in found.items()}
+    scores = score_all(study.metrics, *parts, thresholds=None if at is None else np.repeat(at, sets, axis=0))
+    return {m: v.reshape(len(truth), sets) for m, v in scores.items()}
 
 
 def _thresholds(study: Study, cut: FoldedRows) -> Floats | None:

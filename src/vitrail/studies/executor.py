@@ -31,34 +31,34 @@ def done(
     held: Held,
     workers: int = 1,
     progress: Callable[[Job, float], None] | None = None,
-    known: Callable[[Job], Result | None] | None = None,
-    kept: Callable[[Job, Result], None] | None = None,
+    lookup: Callable[[Job], Result | None] | None = None,
+    store: Callable[[Job, Result], None] | None = None,
     cluster: str = "",
 ) -> list[Result]:
     """What every job came to, in the order of the jobs, whoever did them.
 
-    Jobs whose result is `known` already are not done again; kept(job, result) is told each new one as soon as it is
-    here. progress(job, so far) says how many jobs are done, one that is under way here by its share, whenever there are
-    more. With less than two `workers` all is done in this process; `cluster` is the address of a scheduler whose
-    machines do it instead (cluster_executor.py). After an error or Ctrl-C no job is begun any more, and those under way
-    end at their next step.
+    A job whose result `lookup(job)` returns is not done again; `store(job, result)` is called with each new result as
+    soon as it is here. progress(job, so far) says how many jobs are done, one that is under way here by its share,
+    whenever there are more. With fewer than two `workers` all is done in this process; `cluster` is the address of a
+    scheduler whose machines do it instead (cluster_executor.py). After an error or Ctrl-C no further job begins, and
+    those under way end at their next step.
     """
-    before = {i: known(job) for i, job in enumerate(jobs)} if known else {}
-    found: dict[int, Result] = {i: result for i, result in before.items() if result is not None}
-    left = {i: job for i, job in enumerate(jobs) if i not in found}
-    told = float(len(found))
+    before = {i: lookup(job) for i, job in enumerate(jobs)} if lookup else {}
+    results: dict[int, Result] = {i: result for i, result in before.items() if result is not None}
+    left = {i: job for i, job in enumerate(jobs) if i not in results}
+    reported = float(len(results))
 
     def tell(job: Job, so_far: float) -> None:
-        nonlocal told
-        if progress and so_far > told:
-            told = so_far
+        nonlocal reported
+        if progress and so_far > reported:
+            reported = so_far
             progress(job, so_far)
 
     def keep(i: int, result: Result) -> None:
-        found[i] = result
-        if kept:
-            kept(jobs[i], result)
-        tell(jobs[i], len(found))
+        results[i] = result
+        if store:
+            store(jobs[i], result)
+        tell(jobs[i], len(results))
 
     if cluster and left:
         from vitrail.studies.cluster_executor import spread
@@ -68,8 +68,8 @@ def done(
         _spread(left, work, held, min(workers, len(left)), keep)
     else:
         for i, job in left.items():
-            keep(i, work(job, held, lambda part, of, job=job: tell(job, len(found) + part / of)))  # type: ignore[misc]
-    return [found[i] for i in range(len(jobs))]
+            keep(i, work(job, held, lambda part, of, job=job: tell(job, len(results) + part / of)))  # type: ignore[misc]
+    return [results[i] for i in range(len(jobs))]
 
 
 def _spread(

@@ -60,10 +60,10 @@ class FoldedRows(NamedTuple):
     table: TableSchema
     late: dict[str, Flags] | None = None  # site -> [row]: tested and never trained on, the others the other way round
 
-    def fold(self, k: int, known: Mapping[str, Encoder] | None = None) -> list[SiteData]:
+    def fold(self, k: int, encoders: Mapping[str, Encoder] | None = None) -> list[SiteData]:
         """All sites: `train` the rows outside it, `test` those in it, in their order. Standardised anew, unless by
         what is `known`."""
-        return _fold(self.cleaned, self.lots, self.table, k, known, self.late)
+        return _fold(self.cleaned, self.lots, self.table, k, encoders, self.late)
 
     def tested(self, site: str) -> Flags:
         """[row]: whether it is in the test rows of some fold."""
@@ -90,14 +90,14 @@ def _folds_by_date(cleaned: Mapping[str, pd.DataFrame], table: TableSchema, seed
     parts = {n: hold_out(f, table, seed, n) for n, f in cleaned.items()}
     sizes = {n: min(count_persons(cleaned[n].iloc[at], table) for at in both) for n, both in parts.items()}
     count = _count_folds(sizes, table, folds, " on either side of the date")
-    lots, kept, late = {}, {}, {}
+    lots, eligible, late = {}, {}, {}
     for n, both in parts.items():
         at = np.sort(np.concatenate(both))
-        kept[n], late[n] = cleaned[n].iloc[at], np.isin(at, both[1])
+        eligible[n], late[n] = cleaned[n].iloc[at], np.isin(at, both[1])
         lots[n] = np.empty(len(at), np.int64)
         for name, mine in (("early", ~late[n]), ("late", late[n])):
-            lots[n][mine] = _cut(kept[n][mine], table, key(seed, n, f"{name} folds"), count)
-    return FoldedRows(count, lots, kept, table, late)
+            lots[n][mine] = _cut(eligible[n][mine], table, key(seed, n, f"{name} folds"), count)
+    return FoldedRows(count, lots, eligible, table, late)
 
 
 def _cut(rows: pd.DataFrame, table: TableSchema, seed: int, count: int) -> NDArray[np.int64]:
@@ -128,12 +128,12 @@ def _fold(
     lots: Mapping[str, NDArray[np.int64]],
     table: TableSchema,
     k: int,
-    known: Mapping[str, Encoder] | None = None,
+    given_encoders: Mapping[str, Encoder] | None = None,
     late: Mapping[str, Flags] | None = None,
 ) -> list[SiteData]:
     tested = {name: lots[name] == k if late is None else (lots[name] == k) & late[name] for name in frames}
     part = {n: frame[_trained(lots[n], k, None if late is None else late[n])] for n, frame in frames.items()}
-    encoders = known or fit_encoders(part, table)
+    encoders = given_encoders or fit_encoders(part, table)
     out = []
     for name, frame in frames.items():
         e, held = encoders[name], frame[tested[name]]

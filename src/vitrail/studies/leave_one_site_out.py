@@ -50,8 +50,8 @@ def leave_one_out(
     rows, jobs = list[tuple[Any, ...]](), [(site, name) for site in cleaned for name in methods]
     for done, (site, name) in enumerate(jobs):
         changed, method = resolve(study, name, None)
-        found = _scored(changed, method, cleaned, site, seed, engine, device)
-        rows += [(name, seed, site, metric, *values) for metric, values in found.items()]
+        scores = _scored(changed, method, cleaned, site, seed, engine, device)
+        rows += [(name, seed, site, metric, *values) for metric, values in scores.items()]
         step(done + 1, len(jobs))
     return pd.DataFrame(rows, columns=LEFT_OUT)
 

@@ -31,7 +31,7 @@ def own_verdict(
     persons these rows are of, where the study names them. `lots` [repeat, row]: folds; `alone` and `joined`, for
     each repeat [row, answer]: what models that were not trained on a row say of it."""
     assert study.verdict is not None
-    lost = [np.stack([row_losses(study, y, said) for said in told]) for told in (alone, joined)]
+    lost = [np.stack([row_losses(study, y, answers) for answers in by_repeat]) for by_repeat in (alone, joined)]
     folds, same = int(lots.max()) + 1, same_loss(study, y)
     harm = study.verdict.harm * same
     answer = decide(SiteLosses(lost[0], lost[1][None], lots, 1 / folds), harm)
@@ -43,28 +43,28 @@ def own_verdict(
     return {VERDICT: answer.verdict} | counts | {k: _finite(numbers[k]) for k in NUMBERS}
 
 
-def explain_verdict(study: Study, told: Mapping[str, Any]) -> str:
+def explain_verdict(study: Study, verdict: Mapping[str, Any]) -> str:
     """The reason of what `own_verdict` gave, with its numbers, in words."""
-    number = {k: math.nan if told[k] is None else float(told[k]) for k in NUMBERS}
-    number["needed"] = math.inf if told["needed"] is None else number["needed"]
+    number = {k: math.nan if verdict[k] is None else float(verdict[k]) for k in NUMBERS}
+    number["needed"] = math.inf if verdict["needed"] is None else number["needed"]
     answer = BenefitAnswer(
-        verdict=told[VERDICT], best=0, **{k: number[k] for k in BenefitAnswer._fields if k in number}
+        verdict=verdict[VERDICT], best=0, **{k: number[k] for k in BenefitAnswer._fields if k in number}
     )
     about = study.build_method().title, yardstick(study).replace("_", " "), study.unit_word
-    return why(answer, *about, told["rows"], number["harm"], told["seeds"], crossed=True)
+    return why(answer, *about, verdict["rows"], number["harm"], verdict["seeds"], crossed=True)
 
 
-def cannot_be(study: Study, told: Mapping[str, Any]) -> str | None:
+def cannot_be(study: Study, verdict: Mapping[str, Any]) -> str | None:
     """Why this is nothing that `own_verdict` gives, whoever wrote it; None where it could be."""
     assert study.verdict is not None
-    if told.keys() != {VERDICT, *COUNTS, *NUMBERS}:
+    if verdict.keys() != {VERDICT, *COUNTS, *NUMBERS}:
         return "verdict: expected a verdict and what it rests on"
-    if told[VERDICT] not in (YES, NO, NO_HARM, UNSURE):
+    if verdict[VERDICT] not in (YES, NO, NO_HARM, UNSURE):
         return "verdict: there is no such verdict"
     most = {"rows": 10**9, "folds": study.verdict.folds, "seeds": study.verdict.seeds}
-    if any(type(told[k]) is not int or not 1 <= told[k] <= most[k] for k in COUNTS):
+    if any(type(verdict[k]) is not int or not 1 <= verdict[k] <= most[k] for k in COUNTS):
         return "verdict: these rows, folds or seeds cannot be"
-    numbers = [told[k] for k in NUMBERS if told[k] is not None]
+    numbers = [verdict[k] for k in NUMBERS if verdict[k] is not None]
     if any(type(v) is not float or not abs(v) < FAR for v in numbers):
         return "verdict: a number is none, or too large"
     return None

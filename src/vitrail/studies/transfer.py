@@ -127,7 +127,7 @@ class Transfer:
             write_atomically(path / "feedback.csv", to_csv(self.feedback))
         if scores is not None:
             write_atomically(path / "scores.csv", to_csv(scores))
-        said = {
+        content = {
             "study": self.study.name,
             "seed": self.seed,
             "folds": self.folds,
@@ -135,14 +135,14 @@ class Transfer:
             "trust": on_trust(self.study.row_word),
         }
         matrix = [[None if v != v else v for v in row] for row in self.matrix().to_numpy().tolist()]
-        said |= {
+        content |= {
             "cv_losses": self.cv_losses,
             "same": self.same,
             "few_rows": self.few,
             "matrix": matrix,
             "ranking": {u: self.ranking(u) for u in self.sites},
         }
-        write_atomically(path / "transfer.json", json.dumps(said, indent=1))
+        write_atomically(path / "transfer.json", json.dumps(content, indent=1))
 
     def _known(self, names: Sequence[str], where: str) -> None:
         problems = [
@@ -199,13 +199,13 @@ def transfer(
     frame = pd.DataFrame(table, columns=TABLE[:-1])
     by_user = frame.assign(transfer=frame.transfer.fillna(np.inf)).groupby("user", sort=False).transfer
     frame["rank"] = by_user.rank(method="first").astype(int)
-    said = {n: m.value for n, m in judged.items()}
+    values = {n: m.value for n, m in judged.items()}
     used = pd.DataFrame(feedback, columns=FEEDBACK)
-    return Transfer(study, seed, folds, names, frame[TABLE], used, said, same, few_over(study, parts))
+    return Transfer(study, seed, folds, names, frame[TABLE], used, values, same, few_over(study, parts))
 
 
 def train_together(
-    found: Transfer,
+    measured: Transfer,
     sites: Mapping[str, pd.DataFrame],
     rule: str,
     users: Sequence[str] = (),
@@ -219,21 +219,21 @@ def train_together(
 
     Beside it the user alone, and all sites by the default method. Without `users`, every site is the user once.
     """
-    users = list(users) or found.sites
-    chosen = {u: found.choose(u, rule) for u in users}  # mistakes first
+    users = list(users) or measured.sites
+    chosen = {u: measured.choose(u, rule) for u in users}  # mistakes first
     method = methods.name_of(methods.build(method or methods.DEFAULT))
     jobs = [
         _TransferJob("alone", methods.name_of(_alone()), list(sites)),
         _TransferJob("all sites", methods.DEFAULT, list(sites)),
     ]
     jobs += [_TransferJob(u, method, [n for n in sites if n == u or n in chosen[u]]) for u in users]
-    of = found.study.training.rounds
+    of = measured.study.training.rounds
 
     def tell(job: _TransferJob, so_far: float) -> None:
         if progress:
             progress(job.words, round(so_far * of), len(jobs) * of)
 
-    held = (found.study, found.seed, dict(sites))
+    held = (measured.study, measured.seed, dict(sites))
     (alone, about), (together, _), *apart = done(jobs, _trained, held, workers, tell, cluster=cluster)
     rows = []
     for u, (mine, _) in zip(users, apart, strict=True):
@@ -245,8 +245,8 @@ def train_together(
         ):
             of_user = scores[scores.site == u]
             rows += [(u, words, ", ".join(with_), m, v) for m, v in zip(of_user.metric, of_user.value, strict=True)]
-    told = pd.DataFrame(rows, columns=["user", "trained", "sites", "metric", "value"])
-    return told.merge(about.rename(columns={"site": "user"}), "left", ["user", "metric"])
+    table = pd.DataFrame(rows, columns=["user", "trained", "sites", "metric", "value"])
+    return table.merge(about.rename(columns={"site": "user"}), "left", ["user", "metric"])
 
 
 class _TransferJob(NamedTuple):

@@ -97,7 +97,7 @@ class Tuning:
     def save(self, path: str | Path) -> None:
         """One JSON file."""
         rows = [{k: None if v != v else v for k, v in row.items()} for row in self.table.to_dict("records")]
-        said = {
+        content = {
             "method": methods.name_of(self.method),
             "metric": self.metric,
             "seed": self.seed,
@@ -111,7 +111,7 @@ class Tuning:
             "scores": [[None if v != v else v for v in row] for row in self.scores.to_numpy().tolist()],
             "study": self.section(),
         }
-        write_atomically(Path(path), json.dumps(said, indent=1, default=_plain))
+        write_atomically(Path(path), json.dumps(content, indent=1, default=_plain))
 
 
 def tune(
@@ -158,7 +158,7 @@ def tune(
     about |= {"folds": folds, "metric": metric, "seed": seed}
     about |= {"fingerprints": marks, "versions": versions()}
     folder = _open(Path(out), resume, json.loads(json.dumps(about, default=_plain))) if out is not None else None
-    kept = folder.path / TRIALS if folder else None
+    trials = folder.path / TRIALS if folder else None
     of = folds * (1 + sum(len(v) - 1 for v in tried.values()) if grid is None else len(every))
     settings: list[Setting] = []
     cells = np.empty((0, folds, len(names)))  # [setting, fold, site]
@@ -168,7 +168,12 @@ def tune(
         before = len(settings)
         jobs = [
             _TuneJob(
-                changed_study(study, type(chosen), one), one, k, seed, metric, kept / f"{i}-{k}.json" if kept else None
+                changed_study(study, type(chosen), one),
+                one,
+                k,
+                seed,
+                metric,
+                trials / f"{i}-{k}.json" if trials else None,
             )
             for i, one in enumerate(more, before)
             for k in range(folds)
@@ -201,14 +206,14 @@ def tune(
             for n, (key, values) in enumerate(tried.items()):
                 add([{**best, key: value} for value in values[bool(n) :]])
                 best = settings[_table(settings, cells, names, metric, same).setting[0]]
-        found = _ranked(study, chosen, tried, settings, cells, names, metric, seed, same, few_over(study, first))
+        tuning = _ranked(study, chosen, tried, settings, cells, names, metric, seed, same, few_over(study, first))
         if folder:
-            found.save(folder.path / "tuning.json")
+            tuning.save(folder.path / "tuning.json")
             folder.seal("finished")
     finally:
         if folder:
             folder.close()
-    return found
+    return tuning
 
 
 def _open(out: Path, resume: bool, about: dict[str, Any]) -> Folder:
@@ -261,9 +266,9 @@ def _ranked(
     ]
     best = changed_study(study, type(method), settings[at[0]])
     columns = [*tried, "fold", "site", "value"]
-    told = pd.DataFrame(scores, columns=columns)
+    per_site = pd.DataFrame(scores, columns=columns)
     usual = _summed(same, names, metric, same)._replace(worst=math.nan, worst_site="", worst_baseline=math.nan)
-    return Tuning(best, best.build_method(), metric, seed, folds, tried, table, told, usual, few)
+    return Tuning(best, best.build_method(), metric, seed, folds, tried, table, per_site, usual, few)
 
 
 class _TuneJob(NamedTuple):
@@ -285,9 +290,9 @@ class _TuneJob(NamedTuple):
 
     def keep(self, names: list[str], values: list[float]) -> None:
         if self.place:
-            told = {n: None if math.isnan(v) else v for n, v in zip(names, values, strict=True)}
-            said = {"setting": self.setting, "fold": self.fold, "values": told}
-            write_atomically(self.place, json.dumps(said, default=_plain))
+            values_of = {n: None if math.isnan(v) else v for n, v in zip(names, values, strict=True)}
+            content = {"setting": self.setting, "fold": self.fold, "values": values_of}
+            write_atomically(self.place, json.dumps(content, default=_plain))
 
 
 def _judged(job: _TuneJob, parts: Parts, step: Step) -> list[float]:
@@ -297,14 +302,14 @@ def _judged(job: _TuneJob, parts: Parts, step: Step) -> list[float]:
     rows = training_rows(data, job.study, method, "cpu")
     runner = Engine(task, method, rows, training_of(job.study), job.seed)
     judge = Evaluator(runner, job.study.with_changes(metrics=[job.metric]), data)
-    left, found = sum(stage.rounds for stage in runner.stages), []
+    left, scored = sum(stage.rounds for stage in runner.stages), []
     for moment in runner.run():
         step(0, 1)  # trials are short and told as a whole; here one can be stopped
         left -= 1
         if not left:  # judged inside, where the engine's threads are
-            found = judge.rows(moment, ("test",))
+            scored = judge.rows(moment, ("test",))
     # a method may carry other models beside a site's own: those are not tuned
-    return [value for *_, split, _, value in found if split == "test"]
+    return [value for *_, split, _, value in scored if split == "test"]
 
 
 def _table(settings: list[Setting], cells: Floats, names: list[str], metric: str, same: Floats) -> pd.DataFrame:

@@ -72,19 +72,19 @@ class _Hit(NamedTuple):
 
 def find_marks(pixels: NDArray[np.uint8], labels: NDArray[np.int64]) -> list[Mark]:
     """At most one for each class: pixels [picture, channel, height, width], labels [picture], -1 to look away."""
-    kept = _choose_pictures(labels, *pixels.shape[2:])
-    classes, y = np.unique(labels[kept], return_inverse=True)
+    chosen = _choose_pictures(labels, *pixels.shape[2:])
+    classes, y = np.unique(labels[chosen], return_inverse=True)
     if len(classes) < 2:
         return []
     stride = -(-max(pixels.shape[2:]) // GRID)
-    grey = _brightness(pixels[:, :, ::stride, ::stride][kept])
-    found: dict[int, Mark] = {}
+    grey = _brightness(pixels[:, :, ::stride, ::stride][chosen])
+    marks: dict[int, Mark] = {}
     for window in WINDOWS:
         for c, hits in enumerate(_scan(grey, y, window)):
-            if hits and classes[c] not in found:
+            if hits and classes[c] not in marks:
                 mark = _tell(grey, y, c, window, hits, stride)
-                found[int(classes[c])] = mark._replace(label=int(classes[c]), pictures=kept[mark.pictures])
-    return [found[label] for label in sorted(found)]
+                marks[int(classes[c])] = mark._replace(label=int(classes[c]), pictures=chosen[mark.pictures])
+    return [marks[label] for label in sorted(marks)]
 
 
 def _choose_pictures(labels: NDArray[np.int64], height: int, width: int) -> NDArray[np.int64]:
@@ -134,12 +134,12 @@ def _tables(
             also = (first == second).ravel()[at] & (lower > 0)  # in the window below as well
             cell, label = np.append(cell, cell[also] - 1), np.append(y[at // both[0].size], y[at[also] // both[0].size])
             count = np.bincount(cell, minlength=both[0].size * shades)
-            kept = np.flatnonzero(count > least)
+            frequent = np.flatnonzero(count > least)
             number = np.full(len(count), -1)
-            number[kept] = np.arange(len(kept))
+            number[frequent] = np.arange(len(frequent))
             use = number[cell] >= 0
-            table = np.bincount(number[cell[use]] * classes + label[use], minlength=len(kept) * classes)
-            yield r, down, kept, table.reshape(-1, classes)
+            table = np.bincount(number[cell[use]] * classes + label[use], minlength=len(frequent) * classes)
+            yield r, down, frequent, table.reshape(-1, classes)
 
 
 def _scan(grey: NDArray[np.int16], y: NDArray[np.int64], window: Window) -> list[list[_Hit]]:
@@ -159,7 +159,7 @@ def _scan(grey: NDArray[np.int16], y: NDArray[np.int64], window: Window) -> list
         for i in np.flatnonzero(log_p <= level):
             place, shade = divmod(int(cells[i]), shades)
             hits[c].append(_Hit(float(log_p[i]), r, down, place, shade, int(carriers[i]), int(total[i] - carriers[i])))
-    return [sorted(found) for found in hits]
+    return [sorted(of_class) for of_class in hits]
 
 
 def _log_p(

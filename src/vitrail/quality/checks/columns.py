@@ -157,9 +157,9 @@ def _fit(column: pd.Series, feature: Feature) -> float:
 
 
 def _share(values: pd.Series, wrong: pd.Series, feature: Feature) -> float:
-    known = ~np.isnan(values.to_numpy())
-    fits = known & ~is_outside(values, feature).to_numpy()
-    return float(fits.sum() / max((known | wrong.to_numpy()).sum(), 1))
+    observed = ~np.isnan(values.to_numpy())
+    fits = observed & ~is_outside(values, feature).to_numpy()
+    return float(fits.sum() / max((observed | wrong.to_numpy()).sum(), 1))
 
 
 def find_extra_column(seen: ParsedTable) -> Iterator[CheckFinding]:
@@ -194,8 +194,8 @@ def find_unknown_class(seen: ParsedTable) -> Iterator[CheckFinding]:
 
 def find_out_of_range(seen: ParsedTable) -> Iterator[CheckFinding]:
     for name, feature, values in seen.numeric():
-        told, mixup = values.isin(seen.codes[name]), seen.mixups[name]  # these are told with a better reason
-        outside = is_outside(values, feature) & ~told & ~(mixup[1] if mixup else told)
+        explained, mixup = values.isin(seen.codes[name]), seen.mixups[name]  # these are told with a better reason
+        outside = is_outside(values, feature) & ~explained & ~(mixup[1] if mixup else explained)
         if outside.any():
             some = values[outside.to_numpy()]
             text = f"{outside.sum()} of {values.notna().sum()} values are outside {_say_range(feature)}"

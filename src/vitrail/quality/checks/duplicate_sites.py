@@ -42,15 +42,15 @@ def find_twins(sites: Mapping[str, pd.DataFrame]) -> list[DuplicateSites]:
     if not len(seen_twice):
         return []
     elsewhere = [name for name, own in different.items() if np.isin(own, seen_twice).sum() >= FEWEST][:COMPARED]
-    found = []
+    twins = []
     for one, other in combinations(elsewhere, 2):
         rows = min(len(marks[one]), len(marks[other]))
         if np.array_equal(marks[one], marks[other]):
-            found.append(DuplicateSites(one, other, rows, rows))
+            twins.append(DuplicateSites(one, other, rows, rows))
         elif all(len(different[name]) >= NEARLY * len(marks[name]) for name in (one, other)):
             shared = len(np.intersect1d(different[one], different[other], assume_unique=True))
-            found += [DuplicateSites(one, other, shared, rows)] * (shared >= NEARLY * rows)
-    return found
+            twins += [DuplicateSites(one, other, shared, rows)] * (shared >= NEARLY * rows)
+    return twins
 
 
 def _mark_rows(rows: pd.DataFrame) -> np.ndarray:

@@ -38,12 +38,14 @@ def _find_time_faults(seen: ParsedTable, table: TableSchema) -> Iterator[CheckFi
         yield CheckFinding(
             "time_missing", "warning", target.time, seen.rows(absent), int(absent.sum()), text, "They are left out."
         )
-    known = time.dropna()
-    reached = int((known >= horizon).sum())
-    if len(known) and reached < SHORT * len(known) and target.column in seen.values:
+    observed = time.dropna()
+    reached = int((observed >= horizon).sum())
+    if len(observed) and reached < SHORT * len(observed) and target.column in seen.values:
         still = int(((seen.values[target.column] == 0) & (time < horizon)).sum())
         if still:
-            text = f"{reached} of {len(known)} rows were followed to the horizon of {horizon:g}{unit}; the longest to "
-            text += f"{known.max():g}{unit}"
+            text = (
+                f"{reached} of {len(observed)} rows were followed to the horizon of {horizon:g}{unit}; the longest to "
+            )
+            text += f"{observed.max():g}{unit}"
             hint = "Little is known here of what happens so late: agree on an earlier horizon, or look at the unit."
             yield CheckFinding("short_follow_up", "warning", target.time, (), still, text, hint)

@@ -32,17 +32,19 @@ def find_faults(frame: pd.DataFrame, table: TableSchema) -> list[CheckFinding]:
     frame = frame.reset_index(drop=True)  # labels may repeat, positions do not
     places, repeated = place_columns(frame, table)
     wanted: dict[str, Feature | Target] = {**table.features, table.target.column: table.target}
-    found = {name: i for i, name in enumerate(name for name in wanted if name in places)}
-    cells = np.empty((len(found), len(frame)))  # of wide tables a series for each column would weigh more than cells
-    for name, i in found.items():
+    row_of = {name: i for i, name in enumerate(name for name in wanted if name in places)}
+    cells = np.empty((len(row_of), len(frame)))  # of wide tables a series for each column would weigh more than cells
+    for name, i in row_of.items():
         cells[i] = find_values(frame.iloc[:, places[name]], wanted[name])
     seen = ParsedTable(
         table,
         original.index,
         LazyColumns(places, lambda name: frame.iloc[:, places[name]]),
         repeated,
-        LazyColumns(found, lambda name: pd.Series(np.where(np.isinf(cells[found[name]]), np.nan, cells[found[name]]))),
-        LazyColumns(found, lambda name: pd.Series(np.isinf(cells[found[name]]))),
+        LazyColumns(
+            row_of, lambda name: pd.Series(np.where(np.isinf(cells[row_of[name]]), np.nan, cells[row_of[name]]))
+        ),
+        LazyColumns(row_of, lambda name: pd.Series(np.isinf(cells[row_of[name]]))),
     )
     beside = [*find_outcome_faults(seen, own), *find_repeated_persons(original, own)]
     named = {finding.column for finding in beside if finding.kind == REPEATED}  # not "leave it out if you can"
@@ -60,14 +62,14 @@ def check_sites(files: Sequence[Path], table: TableSchema) -> dict[Path, tuple[l
             title, problems = error.title, problems + error.problems
     if problems:
         raise VitrailError(title if len(files) == 1 else "cannot read what was given", problems)
-    found = {file: find_faults(frame, table) for file, frame in frames.items()}
+    findings_of = {file: find_faults(frame, table) for file, frame in frames.items()}
     if not table.images and len(frames) > 1:
         for file, findings in _find_twin_files(frames, table).items():
-            found[file] = found[file] + findings
+            findings_of[file] = findings_of[file] + findings
     if table.images and len(frames) > 1:
         shared = find_shared_pictures({str(file): frame for file, frame in frames.items()}, table)
-        found = {file: findings + shared[str(file)] for file, findings in found.items()}
-    return {file: (findings, len(frames[file])) for file, findings in found.items()}
+        findings_of = {file: findings + shared[str(file)] for file, findings in findings_of.items()}
+    return {file: (findings, len(frames[file])) for file, findings in findings_of.items()}
 
 
 def _find_twin_files(frames: dict[Path, pd.DataFrame], table: TableSchema) -> dict[Path, list[CheckFinding]]:
@@ -111,6 +113,6 @@ def to_text(findings: Sequence[CheckFinding], name: str, rows: int, word: str = 
 def to_json(findings: Sequence[CheckFinding], name: str, rows: int) -> str:
     """The findings for a program: {"file", "rows", "errors", "warnings", "findings": [...]}."""
     errors = sum(f.severity == "error" for f in findings)
-    told = [f._asdict() for f in findings]
-    summary = {"file": name, "rows": rows, "errors": errors, "warnings": len(told) - errors, "findings": told}
+    entries = [f._asdict() for f in findings]
+    summary = {"file": name, "rows": rows, "errors": errors, "warnings": len(entries) - errors, "findings": entries}
     return json.dumps(summary, indent=2)

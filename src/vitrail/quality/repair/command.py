@@ -15,6 +15,6 @@ def say_flags(column: str, cause: str, numbers: Mapping[str, object], levels: Ma
     >>> say_flags("a b", "unit", {"factor": 38.67})
     "--feature 'a b' --cause unit --factor 38.67"
     """
-    told = {"feature": column, "cause": cause, **numbers}
-    flags = [f"--{flag} {shlex.quote(f'{v:.10g}' if isinstance(v, float) else str(v))}" for flag, v in told.items()]
+    values = {"feature": column, "cause": cause, **numbers}
+    flags = [f"--{flag} {shlex.quote(f'{v:.10g}' if isinstance(v, float) else str(v))}" for flag, v in values.items()]
     return " ".join([*flags, *(f"--map {shlex.quote(f'{a}={b}')}" for a, b in (levels or {}).items())])

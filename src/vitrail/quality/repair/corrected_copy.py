@@ -62,10 +62,10 @@ def _rows_print(frame: pd.DataFrame, table: TableSchema) -> str:
         return "none: `vitrail check` says what else does not fit"
 
 
-def to_text(told: CorrectedCopy) -> str:
+def to_text(copy: CorrectedCopy) -> str:
     """What would change, for a terminal."""
     lines = []
-    for change in told.changes:
+    for change in copy.changes:
         lines.append(f"{change.column}: {CAUSES[change.repair.cause]}. Repair: {change.repair.words()}")
         lines.append(f"  {change.numbers}")
         lines += ["  This makes the column fit the study worse than before."] * change.worse
@@ -86,7 +86,7 @@ def _plain(cell: object, most: int = 60) -> str:
 
 
 def write_copy(
-    told: CorrectedCopy, path: Path, word: str, why: str = "", now: datetime | None = None
+    copy: CorrectedCopy, path: Path, word: str, why: str = "", now: datetime | None = None
 ) -> tuple[Path, Path]:
     """The copy and its note; never over anything that is there, and both or neither."""
     note = path.with_name(f"{ENDING.sub('', path.name)}.note.md")
@@ -99,7 +99,7 @@ def write_copy(
     if problems:
         raise VitrailError("nothing was written", problems)
     when = (now or datetime.now().astimezone()).isoformat(timespec="seconds")
-    content = {path: pack(told.raw, path), note: _note(told, path, word, why, when).encode()}
+    content = {path: pack(copy.raw, path), note: _note(copy, path, word, why, when).encode()}
     made: list[Path] = []
     try:
         for place, raw in content.items():
@@ -114,9 +114,9 @@ def write_copy(
     return path, note
 
 
-def _note(told: CorrectedCopy, path: Path, word: str, why: str, when: str) -> str:
+def _note(copy: CorrectedCopy, path: Path, word: str, why: str, when: str) -> str:
     lines = [
-        f"# Correction of `{_plain(told.file.name)}`",
+        f"# Correction of `{_plain(copy.file.name)}`",
         "",
         f"- Copy: `{_plain(path.name)}`. The file itself was not touched.",
         f"- When: {when}",
@@ -126,9 +126,9 @@ def _note(told: CorrectedCopy, path: Path, word: str, why: str, when: str) -> st
         "",
         "| fingerprint of | before | after |",
         "|---|---|---|",
-        *(f"| {what} | `{a}` | `{b}` |" for what, (a, b) in told.prints.items()),
+        *(f"| {what} | `{a}` | `{b}` |" for what, (a, b) in copy.prints.items()),
     ]
-    for change in told.changes:
+    for change in copy.changes:
         lines += ["", f"## `{_plain(change.column)}`: {CAUSES[change.repair.cause]}", ""]
         lines += [f"- Repair: {_plain(change.repair.words())}", f"- {change.numbers}", f"- Rows: {_spans(change)}", ""]
         lines += ["| row | before | after |", "|---|---|---|"]

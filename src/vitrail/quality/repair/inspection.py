@@ -139,15 +139,15 @@ def look(
         layers = ends if name in own.features else None  # how long a row was followed goes through none
         view = _label_view(rows, table) if name == LABEL else _view(rows, table, encoder, name, layers)
         view = view._replace(causes=causes[name], reading=view.reading if private else "")
-        if found := wanted.get(name):
+        if finding := wanted.get(name):
             view = view._replace(
-                trouble=CAUSES[found.kind],
-                wrong=found.wrong,
-                said=found.text,
-                causes=join_causes(found, causes[name], frame, table),
-                ask=ASKS[found.kind],
+                trouble=CAUSES[finding.kind],
+                wrong=finding.wrong,
+                said=finding.text,
+                causes=join_causes(finding, causes[name], frame, table),
+                ask=ASKS[finding.kind],
             )
-            view = view._replace(brief=not (found.wrong or name in also or any(c.command for c in view.causes)))
+            view = view._replace(brief=not (finding.wrong or name in also or any(c.command for c in view.causes)))
         views.append(view)
     views.sort(key=lambda view: view.brief)  # stable
     offered = (*table.features, table.target.column)
@@ -205,23 +205,23 @@ def _by_class(rows: pd.DataFrame, table: TableSchema) -> tuple[list[tuple[str, p
         return [("all rows", rows)], 0
     parts = [(f"{target.column} = {n}", rows[rows[target.column] == k]) for k, n in enumerate(target.levels)]
     parts = [p for p in parts if len(p[1])]
-    kept = sorted(sorted(range(len(parts)), key=lambda i: -len(parts[i][1]))[:CLASSES])
-    return [parts[i] for i in kept], len(parts) - len(kept)
+    largest = sorted(sorted(range(len(parts)), key=lambda i: -len(parts[i][1]))[:CLASSES])
+    return [parts[i] for i in largest], len(parts) - len(largest)
 
 
 def _edges(values: pd.Series, taken: pd.Series, agreed: tuple[float, float] | None) -> tuple[float, ...]:
     """Round bin edges over the site's values, over what they are taken for unless that is far off, and the range."""
-    known = values.dropna()
-    if known.empty:
+    observed = values.dropna()
+    if observed.empty:
         return ()
-    low, high = float(known.min()), float(known.max())
+    low, high = float(observed.min()), float(observed.max())
     span = (high - low) or max(1.0, abs(low) / 10)
     other = taken.dropna().clip(low - span, high + span)
     if len(other):
         low, high = min(low, float(other.min())), max(high, float(other.max()))
-    if agreed and (agreed[1] - agreed[0] <= 4 * (high - low) or not agreed[0] <= float(known.median()) <= agreed[1]):
+    if agreed and (agreed[1] - agreed[0] <= 4 * (high - low) or not agreed[0] <= float(observed.median()) <= agreed[1]):
         low, high = min(low, agreed[0]), max(high, agreed[1])
-    whole = bool((known == known.round()).all())
+    whole = bool((observed == observed.round()).all())
     raw = max((high - low) / BINS, 1.0 if whole else 0.0) or 1.0
     ten = 10.0 ** math.floor(math.log10(raw))
     step = next(m * ten for m in (1, 2, 5, 10) if m * ten >= raw * 0.999)
@@ -232,8 +232,8 @@ def _edges(values: pd.Series, taken: pd.Series, agreed: tuple[float, float] | No
 
 
 def _bin(values: pd.Series, edges: Sequence[float]) -> tuple[int, ...]:
-    known = values.dropna().to_numpy(dtype=np.float64)
-    return tuple(np.histogram(known, bins=np.asarray(edges))[0].tolist()) if len(edges) else ()
+    observed = values.dropna().to_numpy(dtype=np.float64)
+    return tuple(np.histogram(observed, bins=np.asarray(edges))[0].tolist()) if len(edges) else ()
 
 
 def _count_levels(values: pd.Series, feature: Feature) -> tuple[int, ...]:

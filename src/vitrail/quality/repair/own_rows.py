@@ -76,43 +76,49 @@ def own_cause(finding: Finding, frame: pd.DataFrame, table: TableSchema) -> tupl
         at = np.zeros(len(frame), bool)
         at[change.after.index] = True
         words = f"{ASKS[finding.kind]} If so: {change.repair.words()}."
-        told = blank._replace(numbers=change.numbers, repair=words, command=change.repair.flags())
-        return told._replace(rows=tuple(pick_rows(frame.index, at)[:5]), count=int(at.sum())), change.repair
+        cause = blank._replace(numbers=change.numbers, repair=words, command=change.repair.flags())
+        return cause._replace(rows=tuple(pick_rows(frame.index, at)[:5]), count=int(at.sum())), change.repair
     return blank._replace(numbers=doubts or _describe(finding, values, what)), None
 
 
 def _repairs(finding: Finding, values: pd.Series, table: TableSchema) -> list[Repair]:
     """What may be tried, the likeliest first."""
-    told = repair_of(finding, table)
+    published = repair_of(finding, table)
     if finding.kind != "unit in part" or finding.feature == LABEL:
-        return [told] if told else []
+        return [published] if published else []
     # quantiles tell a factor only roughly; the rows that are apart tell which conversion it is
     spotted = spot_unit(values, finding.feature, table.features[finding.feature])
-    known = [Repair(finding.feature, finding.kind, c.factor, c.offset or None) for c in [spotted[0]]] if spotted else []
-    back = [told._replace(factor=1 / told.factor, offset=None)] if told and told.factor and not told.offset else []
-    return [*known, *([told] if told else []), *back]
+    estimated = (
+        [Repair(finding.feature, finding.kind, c.factor, c.offset or None) for c in [spotted[0]]] if spotted else []
+    )
+    back = (
+        [published._replace(factor=1 / published.factor, offset=None)]
+        if published and published.factor and not published.offset
+        else []
+    )
+    return [*estimated, *([published] if published else []), *back]
 
 
 def _describe(finding: Finding, values: pd.Series, what: Feature | Target) -> str:
     """The site's own numbers where there is no repair."""
-    known = values.dropna()
+    observed = values.dropna()
     if finding.kind == "label noise" and "share" in finding.numbers:
-        return f"by the other sites' rows about {finding.numbers['share']:.0%} of {len(known)} outcomes are wrong"
-    if finding.kind in ("only here", "not here") or not len(known):
-        return f"{len(known)} of {len(values)} rows have a value"
-    counts = known.value_counts()
+        return f"by the other sites' rows about {finding.numbers['share']:.0%} of {len(observed)} outcomes are wrong"
+    if finding.kind in ("only here", "not here") or not len(observed):
+        return f"{len(observed)} of {len(values)} rows have a value"
+    counts = observed.value_counts()
     top, times = counts.index[0], int(counts.iloc[0])
     if what.levels:
-        return f"{times} of {len(known)} values are {what.levels[int(top)]}"
+        return f"{times} of {len(observed)} values are {what.levels[int(top)]}"
     if finding.kind == "constant":
-        return f"{times} of {len(known)} values are {top:g}"
+        return f"{times} of {len(observed)} values are {top:g}"
     if finding.kind == "clipped":
-        ends = [(int((known == end).sum()), end) for end in (known.min(), known.max())]
+        ends = [(int((observed == end).sum()), end) for end in (observed.min(), observed.max())]
         return "{} values are {:g}, the smallest, and {} are {:g}, the largest".format(*ends[0], *ends[1])
     if finding.kind == "rounded":
-        return f"{len(known)} values are {len(counts)} different ones; the smallest step is {_step(counts):g}"
-    low, middle, high = known.quantile([0.05, 0.5, 0.95])
-    return f"half of {len(known)} values are below {middle:.4g}, nine of ten between {low:.4g} and {high:.4g}"
+        return f"{len(observed)} values are {len(counts)} different ones; the smallest step is {_step(counts):g}"
+    low, middle, high = observed.quantile([0.05, 0.5, 0.95])
+    return f"half of {len(observed)} values are below {middle:.4g}, nine of ten between {low:.4g} and {high:.4g}"
 
 
 def _step(counts: pd.Series) -> float:

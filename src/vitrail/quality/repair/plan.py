@@ -64,12 +64,12 @@ def plan(
 def _change(
     repair: Repair, frame: pd.DataFrame, table: TableSchema, comma: Callable[[str], bool] | None
 ) -> list[ColumnChange]:
-    known: dict[str, Feature | Target] = {**table.features, table.target.column: table.target}
-    _refuse(wrong_words(repair, known, place_columns(frame)[0]))
-    what, cells = known[repair.column], frame[repair.column]
+    columns: dict[str, Feature | Target] = {**table.features, table.target.column: table.target}
+    _refuse(wrong_words(repair, columns, place_columns(frame)[0]))
+    what, cells = columns[repair.column], frame[repair.column]
     _refuse(wrong_numbers(repair, what, table))
     if repair.other is not None:
-        return _swap(repair, frame, known)
+        return _swap(repair, frame, columns)
     if what.kind in ("numeric", "number"):
         return [_renumber(repair, cells, what, comma)]
     if repair.code is not None:
@@ -102,10 +102,10 @@ def _renumber(
     if repair.cause in ("sign", "label flip"):
         scale, start = -1.0, _turn_at(repair, values, what)
         repair = repair._replace(offset=start)
-    told = has_decimal_comma(cells)
-    if told is None:
-        told = comma is not None and comma(repair.column)
-    point = "," if told else "."
+    decimal_comma = has_decimal_comma(cells)
+    if decimal_comma is None:
+        decimal_comma = comma is not None and comma(repair.column)
+    point = "," if decimal_comma else "."
     some = values[which]
     after = pd.Series([write_number(v, scale, start, point) for v in some], index=some.index, dtype=object)
     back = as_numbers(after.str.replace(",", ".") if point == "," else after)[0]
@@ -151,12 +151,12 @@ def _turn_at(repair: Repair, values: pd.Series, what: Feature | Target) -> float
     """offset - value: the offset that is given; else the one that brings the values into the agreed range."""
     if repair.offset is not None:
         return repair.offset
-    known = values.dropna()
+    observed = values.dropna()
     agreed = what.range if isinstance(what, Feature) else None
-    if (known <= 0).all() and (agreed is None or agreed[1] > 0):
+    if (observed <= 0).all() and (agreed is None or agreed[1] > 0):
         return 0.0  # the sign was lost
-    scale = agreed is not None and known.nunique() <= SCALE and not is_outside(known, what).any()  # type: ignore[arg-type]
-    if agreed is None or not scale or (known != known.round()).any():
+    scale = agreed is not None and observed.nunique() <= SCALE and not is_outside(observed, what).any()  # type: ignore[arg-type]
+    if agreed is None or not scale or (observed != observed.round()).any():
         text = f"about which value {repair.column} is turned round cannot be told from the file."
         hint = "Say it: --offset 0 for -value, --offset 10 for 10 - value."
         raise UnclearError("cannot repair", [Problem("--offset", text, hint)])
@@ -204,14 +204,14 @@ def _relabel(repair: Repair, cells: pd.Series, what: Feature | Target) -> Column
     counts = {what.levels[a]: (int((values == a).sum()), what.levels[b]) for a, b in to.items()}
     numbers = f"{int(which.sum())} of {int(values.notna().sum())} cells change: "
     numbers += ", ".join(f"{n} from {a} to {b}" for a, (n, b) in counts.items() if n)
-    kept = [to.get(i, i) for i in range(len(what.levels)) if (values == i).any()]
-    if len(set(kept)) < len(kept):
+    targets = [to.get(i, i) for i in range(len(what.levels)) if (values == i).any()]
+    if len(set(targets)) < len(targets):
         numbers += "; two codes become one, which cannot be taken back"
-    told = repair._replace(levels={what.levels[a]: what.levels[b] for a, b in to.items()})
-    return ColumnChange(told, repair.column, cells[which], after, numbers)
+    relabelling = repair._replace(levels={what.levels[a]: what.levels[b] for a, b in to.items()})
+    return ColumnChange(relabelling, repair.column, cells[which], after, numbers)
 
 
-def _swap(repair: Repair, frame: pd.DataFrame, known: Mapping[str, Feature | Target]) -> list[ColumnChange]:
+def _swap(repair: Repair, frame: pd.DataFrame, columns: Mapping[str, Feature | Target]) -> list[ColumnChange]:
     assert repair.other is not None
     names = repair.column, repair.other
     one, two = (frame[n] for n in names)
@@ -220,8 +220,8 @@ def _swap(repair: Repair, frame: pd.DataFrame, known: Mapping[str, Feature | Tar
         _refuse([Problem("--other", "the two columns say the same in every row.", "Look at them again.")])
     out = []
     for name, cells, others in ((names[0], one, two), (names[1], two, one)):
-        fit = [float((~v[1] & ~is_outside(v[0], w)).mean()) if isinstance(w := known[name], Feature) else 1.0
-               for v in (as_described(cells, known[name]), as_described(others, known[name]))]  # fmt: skip
+        fit = [float((~v[1] & ~is_outside(v[0], w)).mean()) if isinstance(w := columns[name], Feature) else 1.0
+               for v in (as_described(cells, columns[name]), as_described(others, columns[name]))]  # fmt: skip
         numbers = f"{int(which.sum())} of {len(frame)} cells change places; those that fit the study's description: "
         numbers += f"{fit[0]:.0%} before, {fit[1]:.0%} after"
         mine = repair if name == repair.column else repair._replace(column=name, other=names[0])

@@ -92,27 +92,29 @@ def repair_of(finding: Finding, table: TableSchema) -> Repair | None:
     needs = TAKES.get(cause)
     if needs is None or any(finding.numbers.get(name) is None for name in needs[0]):
         return None
-    told: dict[str, Any] = {n: finding.numbers[n] for n in (*needs[0], *needs[1]) if finding.numbers.get(n) is not None}
+    details: dict[str, Any] = {
+        n: finding.numbers[n] for n in (*needs[0], *needs[1]) if finding.numbers.get(n) is not None
+    }
     try:  # between machines they are a coordinator's word
         for name in ("factor", "offset", "below", "above"):
-            told |= {name: float(told[name])} if name in told else {}
-        if told.get("offset") == 0 and finding.kind in ("unit", "unit in part"):
-            del told["offset"]
-        told |= {"code": canon(told["code"])} if "code" in told else {}
-        if "levels" in told:
-            told["levels"] = {canon(a): canon(b) for a, b in dict(told["levels"]).items() if canon(a) != canon(b)}
+            details |= {name: float(details[name])} if name in details else {}
+        if details.get("offset") == 0 and finding.kind in ("unit", "unit in part"):
+            del details["offset"]
+        details |= {"code": canon(details["code"])} if "code" in details else {}
+        if "levels" in details:
+            details["levels"] = {canon(a): canon(b) for a, b in dict(details["levels"]).items() if canon(a) != canon(b)}
     except (TypeError, ValueError):
         return None
-    return Repair(table.target.column if finding.feature == LABEL else finding.feature, cause, **told)
+    return Repair(table.target.column if finding.feature == LABEL else finding.feature, cause, **details)
 
 
-def wrong_words(repair: Repair, known: Mapping[str, Any], there: Mapping[str, int]) -> list[Problem]:
+def wrong_words(repair: Repair, columns: Mapping[str, Any], there: Mapping[str, int]) -> list[Problem]:
     """Names that nobody knows, and causes that no repair takes back."""
     problems = []
     named = {"--feature": repair.column} | ({"--other": repair.other} if repair.other is not None else {})
     for where, name in named.items():
-        if name not in known:
-            problems.append(Problem(where, f"the study has no column {name!r}.", nearest(name, known)))
+        if name not in columns:
+            problems.append(Problem(where, f"the study has no column {name!r}.", nearest(name, columns)))
         elif name not in there:
             problems.append(Problem(where, f"the file has no column {name!r}.", nearest(name, there)))
     if repair.other == repair.column:

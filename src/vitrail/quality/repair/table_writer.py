@@ -110,9 +110,9 @@ def cut(raw: str, delimiter: str) -> tuple[list[str], str]:
     """
     field = re.compile(rf' *"(?:[^"]|"")*"[^{re.escape(delimiter)}\r\n]*|[^{re.escape(delimiter)}\r\n]*')
     pieces, at = [], 0
-    while found := field.match(raw, at):
-        pieces.append(found.group())
-        at = found.end()
+    while match := field.match(raw, at):
+        pieces.append(match.group())
+        at = match.end()
         if raw[at : at + 1] != delimiter:
             break
         at += 1

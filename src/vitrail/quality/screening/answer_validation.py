@@ -10,7 +10,9 @@ from vitrail.quality.screening.schema import Numbers, Said, ScreeningSchema
 HUGE = 1e15  # a value of a number; larger ones would swallow the others in sums
 
 
-def require(layout: ScreeningSchema, leg: str, site: str, said: Said, sketch: Said | None, asked: Said | None) -> None:
+def require(
+    layout: ScreeningSchema, leg: str, site: str, answer: Said, sketch: Said | None, asked: Said | None
+) -> None:
     """Names, shapes, and bounds that follow from the site's own rows; all that is wrong at once."""
     problems: list[Problem] = []
 
@@ -18,9 +20,9 @@ def require(layout: ScreeningSchema, leg: str, site: str, said: Said, sketch: Sa
         problems.append(Problem(f"{site}, {leg}, {name}", what, "Ask the site which version it runs."))
 
     parts = [p for p in layout.parts() if p.leg == leg and p.direction == "from site" and not p.total]
-    if set(said) != {p.name for p in parts}:
-        refuse("names", f"expected {', '.join(p.name for p in parts)}, got {', '.join(sorted(said))[:200]}.")
-    arrays = {k: np.asarray(v) for k, v in said.items()}
+    if set(answer) != {p.name for p in parts}:
+        refuse("names", f"expected {', '.join(p.name for p in parts)}, got {', '.join(sorted(answer))[:200]}.")
+    arrays = {k: np.asarray(v) for k, v in answer.items()}
     for part in parts:
         got = arrays.get(part.name)
         if got is None:
@@ -54,8 +56,8 @@ def _within(x: Numbers, low: Numbers | float, high: Numbers | float) -> bool:
 
 
 def _whole(x: Numbers) -> bool:
-    known = x[np.isfinite(x)]
-    return bool((known == np.round(known)).all())
+    finite = x[np.isfinite(x)]
+    return bool((finite == np.round(finite)).all())
 
 
 def _counts(name: str, x: Numbers, most: Numbers | float) -> list[tuple[str, str]]:
@@ -65,44 +67,44 @@ def _counts(name: str, x: Numbers, most: Numbers | float) -> list[tuple[str, str
     return [] if fine else [(name, "expected whole numbers from 0 to the rows with a value, got others.")]
 
 
-def _bound_sketch(layout: ScreeningSchema, said: Said, sketch: Said, asked: Said) -> list[tuple[str, str]]:
-    rows, known = said["rows"][0], said["known"]
+def _bound_sketch(layout: ScreeningSchema, answer: Said, sketch: Said, asked: Said) -> list[tuple[str, str]]:
+    rows, observed = answer["rows"][0], answer["known"]
     if not (np.isfinite(rows) and 0 <= rows <= 1e9 and rows == round(rows)):
         return [("rows", f"expected a number of rows, got {rows:g}.")]
     number = layout.column[layout.numbers]
-    out = _counts("known", known, rows) + _counts("levels", said["levels"], known[layout.column[layout.yesno]])
-    out += _bound_levels(layout, said)
-    quantiles = said["quantiles"]
+    out = _counts("known", observed, rows) + _counts("levels", answer["levels"], observed[layout.column[layout.yesno]])
+    out += _bound_levels(layout, answer)
+    quantiles = answer["quantiles"]
     for i in range(len(quantiles)):
         q = quantiles[i][np.isfinite(quantiles[i])]
         if (np.diff(q) < -1e-9 * np.abs(q).max(initial=1.0)).any():
             out += [("quantiles", "expected values that grow, got some that fall.")]
             break
-    out += _counts("held", said["held"][..., 1], known[number][:, None])
-    out += _counts("grain", said["grain"][:, 0], known[number])
-    if not (_whole(said["digest"]) and _within(said["digest"], 0.0, 2.0**48 - 1)):
+    out += _counts("held", answer["held"][..., 1], observed[number][:, None])
+    out += _counts("grain", answer["grain"][:, 0], observed[number])
+    if not (_whole(answer["digest"]) and _within(answer["digest"], 0.0, 2.0**48 - 1)):
         out += [("digest", "expected two whole numbers of 48 bits, got others.")]
-    if not _within(said["grain"][:, 1], 0.0, np.inf):
+    if not _within(answer["grain"][:, 1], 0.0, np.inf):
         out += [("grain", "expected a step of 0 or more, got one below.")]
-    return out + _bound_outcome(layout, said)
+    return out + _bound_outcome(layout, answer)
 
 
-def _bound_levels(layout: ScreeningSchema, said: Said) -> list[tuple[str, str]]:
+def _bound_levels(layout: ScreeningSchema, answer: Said) -> list[tuple[str, str]]:
     """The levels of a column are no more than the rows that have one."""
     of = layout.column[layout.yesno]
-    total = np.asarray(np.bincount(of, np.nan_to_num(said["levels"]), len(layout.columns)), np.float64)
-    fine = _within(total, 0.0, np.nan_to_num(said["known"], nan=0.0))
+    total = np.asarray(np.bincount(of, np.nan_to_num(answer["levels"]), len(layout.columns)), np.float64)
+    fine = _within(total, 0.0, np.nan_to_num(answer["known"], nan=0.0))
     return [] if fine else [("levels", "expected levels that add up to no more than the rows with a value.")]
 
 
-def _bound_outcome(layout: ScreeningSchema, said: Said) -> list[tuple[str, str]]:
-    at, known = layout, said["known"]
+def _bound_outcome(layout: ScreeningSchema, answer: Said) -> list[tuple[str, str]]:
+    at, observed = layout, answer["known"]
     both = ~at.is_number[at.inputs][:, None] & ~at.is_number[at.outcome]  # [input, outcome]
-    first, second = said["outcome"][..., 0], said["outcome"][..., 1]
+    first, second = answer["outcome"][..., 0], answer["outcome"][..., 1]
     level = np.full(len(at.column), np.nan)
-    level[at.yesno] = said["levels"]
+    level[at.yesno] = answer["levels"]
     whole = np.broadcast_arrays(
-        known[at.column[at.inputs]][:, None], level[at.inputs][:, None], level[at.outcome], first
+        observed[at.column[at.inputs]][:, None], level[at.inputs][:, None], level[at.outcome], first
     )
     rows, yes, some = (np.nan_to_num(x[both]) for x in whole[:3])
     with_outcome, together = first[both], second[both]
@@ -121,22 +123,22 @@ def _bound_outcome(layout: ScreeningSchema, said: Said) -> list[tuple[str, str]]
     return out
 
 
-def _bound_counts(layout: ScreeningSchema, said: Said, sketch: Said, asked: Said) -> list[tuple[str, str]]:
-    known = sketch["known"][layout.column[layout.numbers]][:, None]
-    out = _counts("below", said["below"], known) + _counts("same", said["same"], known)
-    for row in said["below"]:
+def _bound_counts(layout: ScreeningSchema, answer: Said, sketch: Said, asked: Said) -> list[tuple[str, str]]:
+    observed = sketch["known"][layout.column[layout.numbers]][:, None]
+    out = _counts("below", answer["below"], observed) + _counts("same", answer["same"], observed)
+    for row in answer["below"]:
         if (np.diff(row[np.isfinite(row)]) < 0).any():
             return [*out, ("below", "expected counts that grow from cut to cut, got some that fall.")]
     return out
 
 
-def _bound_ties(layout: ScreeningSchema, said: Said, sketch: Said, asked: Said) -> list[tuple[str, str]]:
+def _bound_ties(layout: ScreeningSchema, answer: Said, sketch: Said, asked: Said) -> list[tuple[str, str]]:
     at, out = layout, []
-    n, x, y, xy = (said["related"][..., i] for i in range(4))
+    n, x, y, xy = (answer["related"][..., i] for i in range(4))
     other = asked["related"] if asked else np.full(n.shape, np.nan)
     both = ~at.is_number[at.inputs][:, None] & ~at.is_number[np.nan_to_num(other).astype(np.int64)] & np.isfinite(other)
-    known = np.nan_to_num(sketch["known"])[at.column[at.inputs]][:, None] + 0 * n
-    out += _counts("related", n, known)
+    observed = np.nan_to_num(sketch["known"])[at.column[at.inputs]][:, None] + 0 * n
+    out += _counts("related", n, observed)
     if np.isfinite(n[~np.isfinite(other)]).any():
         out += [("related", "expected nothing where nothing was asked.")]
     rows, yes, too, together = (v[both] for v in (n, x, y, xy))
@@ -145,6 +147,6 @@ def _bound_ties(layout: ScreeningSchema, said: Said, sketch: Said, asked: Said) 
         out += [("related", "expected counts that fit each other, got others.")]
     if not _within(np.where(both, 0.0, x), -1.0, 1.0) or not _within(np.where(both, 0.0, y), 0.0, 1e6):
         out += [("related", "expected correlations from -1 to 1 and their scatter, got others.")]
-    if not _within(said["predicted"][:, 0], -1.0, 1.0) or not _within(said["predicted"][:, 1], 0.0, 1e6):
+    if not _within(answer["predicted"][:, 0], -1.0, 1.0) or not _within(answer["predicted"][:, 1], 0.0, 1e6):
         out += [("predicted", "expected a correlation from -1 to 1 and its scatter, got others.")]
     return out

@@ -28,9 +28,9 @@ class ScreeningCoordinator:
         self.said: dict[str, dict[str, Said]] = {}
         self.asked: dict[str, Said] = {}
 
-    def check(self, leg: str, site: str, said: Said) -> None:
+    def check(self, leg: str, site: str, answer: Said) -> None:
         """Refuse what cannot be, in words that name the site."""
-        require(self.layout, leg, site, said, self.said.get("sketch", {}).get(site), self.asked.get(leg))
+        require(self.layout, leg, site, answer, self.said.get("sketch", {}).get(site), self.asked.get(leg))
 
     def check_total(self, total: Said, sites: Sequence[str]) -> None:
         """Refuse a total that these sites' rows cannot add up to; whose part spoils it, nobody sees."""
@@ -38,8 +38,8 @@ class ScreeningCoordinator:
 
     def leave_out(self, site: str) -> None:
         """It is not judged, whatever it has said; the others are."""
-        for said in self.said.values():
-            said.pop(site, None)
+        for answers in self.said.values():
+            answers.pop(site, None)
 
     @property
     def sites(self) -> list[str]:
@@ -47,12 +47,12 @@ class ScreeningCoordinator:
 
     @property
     def publishing(self) -> list[str]:
-        return [s for s, said in self.said["sketch"].items() if np.isfinite(said["known"]).any()]
+        return [s for s, answer in self.said["sketch"].items() if np.isfinite(answer["known"]).any()]
 
-    def hear_sketch(self, said: Mapping[str, Said]) -> Said:
+    def hear_sketch(self, answers: Mapping[str, Said]) -> Said:
         """-> where rows are to be parted, which values are to be counted, what the outcome is predicted from."""
-        self._keep("sketch", said)
-        here = [said[s] for s in self.publishing]
+        self._keep("sketch", answers)
+        here = [answers[s] for s in self.publishing]
         at = self.layout
         cuts = np.full((len(at.numbers), len(CUTS) + 2), np.nan)
         values = np.full((len(at.numbers), VALUES), np.nan)
@@ -60,8 +60,8 @@ class ScreeningCoordinator:
             quantiles = np.stack([s["quantiles"] for s in here])
             cuts = choose_cuts(quantiles)
             held = np.stack([s["held"] for s in here])
-            known = np.stack([s["known"] for s in here])[:, at.column[at.numbers]]
-            values = choose_values(held, known)
+            observed = np.stack([s["known"] for s in here])[:, at.column[at.numbers]]
+            values = choose_values(held, observed)
         tied = np.zeros(len(at.inputs))
         if len(at.inputs) > at.wide and here:
             tied = self._strength(here)
@@ -69,10 +69,10 @@ class ScreeningCoordinator:
         self.asked["counts"] = {"cuts": cuts, "values": values, "chosen": chosen}
         return self.asked["counts"]
 
-    def hear_counts(self, said: Mapping[str, Said], total: Said | None) -> Said:
+    def hear_counts(self, answers: Mapping[str, Said], total: Said | None) -> Said:
         """-> the products of all columns over all sites, and which columns go together. `total`: None where it could
         not be opened, between machines; what rests on it is not judged then."""
-        self._keep("counts", said)
+        self._keep("counts", answers)
         at = self.layout
         shape = (at.wide + len(at.outcome),) * 2
         products = np.full(shape, np.nan) if total is None else np.asarray(total["products"], np.float64)
@@ -92,8 +92,8 @@ class ScreeningCoordinator:
         self.asked["ties"] = {"products": products, "chosen": self.asked["counts"]["chosen"], "related": related}
         return self.asked["ties"]
 
-    def hear_ties(self, said: Mapping[str, Said]) -> None:
-        self._keep("ties", said)
+    def hear_ties(self, answers: Mapping[str, Said]) -> None:
+        self._keep("ties", answers)
 
     def judge(self) -> Screening:
         here = self.publishing
@@ -127,10 +127,10 @@ class ScreeningCoordinator:
     def _most(self, site: str) -> int:
         return max(s.numbers for s in shares(self.layout, float(self.said["sketch"][site]["rows"][0])))
 
-    def _keep(self, leg: str, said: Mapping[str, Said]) -> None:
-        for site, arrays in said.items():
+    def _keep(self, leg: str, answers: Mapping[str, Said]) -> None:
+        for site, arrays in answers.items():
             self.check(leg, site, arrays)
-        self.said[leg] = {s: {k: np.asarray(v, np.float64) for k, v in a.items()} for s, a in said.items()}
+        self.said[leg] = {s: {k: np.asarray(v, np.float64) for k, v in a.items()} for s, a in answers.items()}
 
     def _strength(self, here: list[Said]) -> Numbers:
         """[input]: how strongly it goes with the outcome, over all sites."""
@@ -161,17 +161,17 @@ def choose_cuts(quantiles: Numbers) -> Numbers:
 def _second(low: Numbers) -> Numbers:
     """[number]: the second smallest over sites (of three: the middle one)."""
     low = np.sort(low, axis=0)  # NaN last
-    known = np.isfinite(low).sum(0)
-    second = np.take_along_axis(low, np.minimum(1, known - 1)[None].clip(min=0), 0)[0]
-    return np.asarray(np.where(known > 1, second, low[0]))
+    finite = np.isfinite(low).sum(0)
+    second = np.take_along_axis(low, np.minimum(1, finite - 1)[None].clip(min=0), 0)[0]
+    return np.asarray(np.where(finite > 1, second, low[0]))
 
 
-def choose_values(held: Numbers, known: Numbers) -> Numbers:
+def choose_values(held: Numbers, observed: Numbers) -> Numbers:
     """[number, VALUES]: values that one site holds more often than most; NaN: no more such."""
-    n = known.shape[1]
+    n = observed.shape[1]
     out = np.full((n, VALUES), np.nan)
     with np.errstate(all="ignore"):
-        share = held[..., 1] / known[:, :, None]  # [site, number, 3]
+        share = held[..., 1] / observed[:, :, None]  # [site, number, 3]
     for i in range(n):
         value, part = held[:, i, :, 0], share[:, i]
         seen = np.unique(value[np.isfinite(value)])
@@ -191,9 +191,9 @@ def screen(rows: Mapping[str, pd.DataFrame], table: TableSchema, alpha: float = 
         {name: ScreeningSite(frame, table) for name, frame in rows.items()},
     )
     asked = desk.hear_sketch({name: seat.sketch() for name, seat in seats.items()})
-    said = {name: seat.counts(asked) for name, seat in seats.items()}
-    products = sum(total["products"] for _, total in said.values())
-    total = {"products": np.asarray(products)} if said else None  # where nobody publishes
-    asked = desk.hear_counts({name: own for name, (own, _) in said.items()}, total)
+    answers = {name: seat.counts(asked) for name, seat in seats.items()}
+    products = sum(total["products"] for _, total in answers.values())
+    total = {"products": np.asarray(products)} if answers else None  # where nobody publishes
+    asked = desk.hear_counts({name: own for name, (own, _) in answers.items()}, total)
     desk.hear_ties({name: seat.ties(asked) for name, seat in seats.items()})
     return desk.judge()

@@ -65,12 +65,12 @@ def tell_absent(weighed: SiteTests) -> list[Finding]:
     for column in np.flatnonzero((measured <= HARDLY).any(0)):
         some = np.flatnonzero(measured[:, column] > HARDLY)
         if len(some) == 1:
-            told = say_absent("only here", measured[some[0], column])
-            out.append(_finding(weighed, int(some[0]), int(column), told, 0.0))
+            diagnosis = say_absent("only here", measured[some[0], column])
+            out.append(_finding(weighed, int(some[0]), int(column), diagnosis, 0.0))
         elif len(some) > 1:
             for site in np.flatnonzero(measured[:, column] <= HARDLY):
-                told = say_absent("not here", measured[site, column])
-                out.append(_finding(weighed, int(site), int(column), told, 0.0))
+                diagnosis = say_absent("not here", measured[site, column])
+                out.append(_finding(weighed, int(site), int(column), diagnosis, 0.0))
         quiet = (weighed.first == column) & (weighed.family == MISSING)
         weighed.set_aside(np.flatnonzero(measured[:, column] <= HARDLY), int(column), quiet, len(some))
     return out
@@ -88,8 +88,8 @@ def find_clear(weighed: SiteTests) -> list[Finding]:
         weighed.doubted[site] = site in {c[1] for c in first}
     out += clear_of(weighed, first, ())
     out += clear_of(weighed, columns, ())
-    found = {f.site for f in out}
-    last = [c for c in outcomes if c not in first and weighed.published.sites[c[1]] not in found]
+    accused = {f.site for f in out}
+    last = [c for c in outcomes if c not in first and weighed.published.sites[c[1]] not in accused]
     return out + clear_of(weighed, [c for c in last if explains_itself(weighed, c[1])], ())
 
 
@@ -101,9 +101,9 @@ def clear_of(weighed: SiteTests, cells: list[tuple[float, int, int]], kinds: tup
         if weighed.accused[site, column] or over.max() <= 1:  # it was for a cell that has been accused since
             continue
         cell = Cell(weighed, site, column)
-        told = explain(cell)
-        if told.wrong and (not kinds or told.kind in kinds) and is_clear(cell, told):
-            out.append(_finding(weighed, site, column, told, strength))
+        diagnosis = explain(cell)
+        if diagnosis.wrong and (not kinds or diagnosis.kind in kinds) and is_clear(cell, diagnosis):
+            out.append(_finding(weighed, site, column, diagnosis, strength))
             weighed.accuse(site, column)
             if column != weighed.outcome:
                 weighed.predict_without(site, [*weighed.without.get(site, []), column])
@@ -170,15 +170,15 @@ def accuse(weighed: SiteTests, site: int, rest: float) -> list[Finding]:
         column = max(gains, key=lambda c: gains[c])
         column = settle(weighed, site, column, columns, live)
         cell = Cell(weighed, site, column)
-        told = explain(cell)
+        diagnosis = explain(cell)
         strength = float(over[best])
         habit = column in weighed.published.layout.by_habit  # differs among sites that are else alike
-        sure = (weighed.alike and not habit) or is_clear(cell, told)
+        sure = (weighed.alike and not habit) or is_clear(cell, diagnosis)
         # where sites differ, outcomes may be others as well
-        mix = habit or (column == weighed.outcome and told.kind == "other")
+        mix = habit or (column == weighed.outcome and diagnosis.kind == "other")
         if not sure and (out or mix or strength < max(ALONE, FARTHER * rest)):
-            told = differs(weighed, site, column, middle_of_sites(weighed.published))
-        out.append(_finding(weighed, site, column, told, strength))
+            diagnosis = differs(weighed, site, column, middle_of_sites(weighed.published))
+        out.append(_finding(weighed, site, column, diagnosis, strength))
         columns.append(column)
         if column == weighed.outcome:
             break
@@ -221,14 +221,16 @@ def outcome_or(weighed: SiteTests, site: int, column: int, live: Flags) -> float
     tie = own[weighed.beyond[site, own].argmax()]
     lost = float(np.clip(weighed.mine[site, tie] / (weighed.theirs[site, tie] or 1e-9), -1.0, 1.0))
     level = int(tie - np.flatnonzero(weighed.family == OUTCOME)[0]) % int(weighed.predicted.sum())
-    (kept, e), (told, f) = kept_by(weighed, site, column), predicted_by(weighed, site, column, level)
-    return ((kept - lost) ** 2 - (kept - 1) ** 2) / e**2 + ((told - 1) ** 2 - (told - lost) ** 2) / f**2
+    (own_share, e), (predicted_share, f) = kept_by(weighed, site, column), predicted_by(weighed, site, column, level)
+    return ((own_share - lost) ** 2 - (own_share - 1) ** 2) / e**2 + (
+        (predicted_share - 1) ** 2 - (predicted_share - lost) ** 2
+    ) / f**2
 
 
 def kept_by(weighed: SiteTests, site: int, column: int) -> tuple[float, float]:
     """How a column keeps to its ties with other columns, and how surely."""
-    kept, v = keeping(weighed.published, weighed.accused)
-    x = float(kept[site, column])
+    share, v = keeping(weighed.published, weighed.accused)
+    x = float(share[site, column])
     return (x, float(np.sqrt(v[site, column]))) if np.isfinite(x) else (1.0, 9.0)
 
 
@@ -262,14 +264,20 @@ def blame(weighed: SiteTests, site: int, live: Flags) -> dict[int, float]:
     return out
 
 
-def _finding(weighed: SiteTests, site: int, column: int, told: Diagnosis, strength: float) -> Finding:
+def _finding(weighed: SiteTests, site: int, column: int, diagnosis: Diagnosis, strength: float) -> Finding:
     p = weighed.published
     return Finding(
-        p.sites[site], p.layout.columns[column], told.kind, told.wrong, round(strength, 3), told.text, told.numbers
+        p.sites[site],
+        p.layout.columns[column],
+        diagnosis.kind,
+        diagnosis.wrong,
+        round(strength, 3),
+        diagnosis.text,
+        diagnosis.numbers,
     )
 
 
-def differing(weighed: SiteTests, said: set[tuple[str, str]]) -> list[Finding]:
+def differing(weighed: SiteTests, reported: set[tuple[str, str]]) -> list[Finding]:
     """Cells beyond chance, but not beyond how sites differ anyway."""
     p = weighed.published
     over = weighed.z / weighed.bar
@@ -279,13 +287,13 @@ def differing(weighed: SiteTests, said: set[tuple[str, str]]) -> list[Finding]:
         best: dict[int, float] = {}
         for i in np.flatnonzero(over[site] > 1):
             columns = {int(weighed.first[i]), int(weighed.second[i])} - {-1}
-            if any((p.sites[site], p.layout.columns[c]) in said for c in columns):
+            if any((p.sites[site], p.layout.columns[c]) in reported for c in columns):
                 continue
             for c in columns - {weighed.outcome} or columns:
                 best[c] = max(best.get(c, 0.0), float(over[site, i]))
         for c, strength in best.items():
-            told = differs(weighed, site, c, usual)
-            out.append(_finding(weighed, site, c, told, strength))
+            diagnosis = differs(weighed, site, c, usual)
+            out.append(_finding(weighed, site, c, diagnosis, strength))
     return sorted(out, key=lambda f: -f.strength)
 
 
@@ -297,11 +305,11 @@ def all_cells(weighed: SiteTests, findings: list[Finding]) -> pd.DataFrame:
         here = columns >= 0
         for s in range(len(p.sites)):
             np.maximum.at(strength[s], columns[here], over[s, here])
-    found = {(f.site, f.feature): f for f in findings}
+    finding_of = {(f.site, f.feature): f for f in findings}
     rows = []
     for s, site in enumerate(p.sites):
         for c, name in enumerate(p.layout.columns):
-            f = found.get((site, name))
+            f = finding_of.get((site, name))
             rows.append(
                 (
                     site,

@@ -24,8 +24,8 @@ UNLIKE = "unlike_others"
 def read_pooled(path: Path) -> dict[str, Any]:
     """What a coordinator hands out: the pooled summaries, or the whole screening that has them."""
     try:
-        said = json.loads(read_text(path))
-        pooled = said.get("pooled", said)
+        content = json.loads(read_text(path))
+        pooled = content.get("pooled", content)
         if not isinstance(pooled, dict) or not pooled:
             raise ValueError
     except OSError as error:
@@ -46,11 +46,11 @@ def unlike_others(frame: pd.DataFrame, table: TableSchema, pooled: dict[str, Any
         text, hint = "the file does not fit the study, so that it was not compared", "Correct that first."
         return [Fault(UNLIKE, "warning", "", (), len(frame), text, hint)]
     out = []
-    for found in against(rows, table, pooled):
-        cause = own_cause(found, frame, table)[0]
-        column = table.target.column if found.feature == LABEL else found.feature
-        sure = "likely wrong" if found.wrong else "may be real"
+    for finding in against(rows, table, pooled):
+        cause = own_cause(finding, frame, table)[0]
+        column = table.target.column if finding.feature == LABEL else finding.feature
+        sure = "likely wrong" if finding.wrong else "may be real"
         hint = f"{cause.repair} {TO_TRY}{cause.command}" if cause.command else cause.repair
-        text = f"{cause.what} ({sure}): {found.text.rstrip('.')}"
+        text = f"{cause.what} ({sure}): {finding.text.rstrip('.')}"
         out.append(Fault(UNLIKE, "warning", column, cause.rows, cause.count, text, hint))
     return out

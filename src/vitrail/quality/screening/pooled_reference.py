@@ -27,17 +27,17 @@ def pool(p: SiteSummaries) -> dict[str, Any]:
     at = p.layout
     out: dict[str, Any] = {}
     for c, name in enumerate(at.columns[:-1]):
-        known = float(np.nansum(p.known[:, c]))
-        said: dict[str, Any] = {"sites": int((np.nan_to_num(p.known[:, c]) > 0).sum()), "known": known}
-        said["rows"] = float(p.rows.sum())
+        observed = float(np.nansum(p.known[:, c]))
+        summary: dict[str, Any] = {"sites": int((np.nan_to_num(p.known[:, c]) > 0).sum()), "known": observed}
+        summary["rows"] = float(p.rows.sum())
         if at.kinds[c] == "numeric":
             i = int(np.searchsorted(at.column[at.numbers], c))
-            said["quantiles"] = [_plain(x) for x in median_known(p.quantiles[:, i])]
-            said["width"] = _plain(float(median_known(p.widths[:, i])))
+            summary["quantiles"] = [_plain(x) for x in median_known(p.quantiles[:, i])]
+            summary["width"] = _plain(float(median_known(p.widths[:, i])))
         else:
             which = np.flatnonzero(at.column == c)
-            said["levels"] = [float(x) for x in np.nansum(p.shares[:, which] * p.known[:, [c]], 0)]
-        out[name] = said
+            summary["levels"] = [float(x) for x in np.nansum(p.shares[:, which] * p.known[:, [c]], 0)]
+        out[name] = summary
     return out
 
 
@@ -55,8 +55,8 @@ def against(rows: pd.DataFrame, table: TableSchema, pooled: Mapping[str, Any], s
     rows, table = as_plain(rows, table), layout.table
     out: list[Finding] = []
     for c, name in enumerate(layout.columns[:-1]):
-        said = pooled.get(name)
-        if not isinstance(said, Mapping) or not said.get("known"):
+        summary = pooled.get(name)
+        if not isinstance(summary, Mapping) or not summary.get("known"):
             continue
         x = rows[name].to_numpy(np.float64)
         x = x[np.isfinite(x)]
@@ -64,47 +64,47 @@ def against(rows: pd.DataFrame, table: TableSchema, pooled: Mapping[str, Any], s
             text = "It is not measured here: ask whether it can be added."
             out.append(Finding(site, name, "not here", False, 0.0, text))
         elif layout.kinds[c] == "numeric":
-            out += _number_against(site, name, table, x, said)
+            out += _number_against(site, name, table, x, summary)
         else:
-            out += _levels_against(site, name, layout.levels[c], layout.kinds[c], x, said)
+            out += _levels_against(site, name, layout.levels[c], layout.kinds[c], x, summary)
     return sorted(out, key=lambda f: (not f.wrong, -f.strength))
 
 
-def _number_against(site: str, name: str, table: TableSchema, x: Numbers, said: Mapping[str, Any]) -> list[Finding]:
-    usual = np.array([_number(v) for v in said.get("quantiles", [])])
-    wide = _number(said.get("width"))
+def _number_against(site: str, name: str, table: TableSchema, x: Numbers, summary: Mapping[str, Any]) -> list[Finding]:
+    usual = np.array([_number(v) for v in summary.get("quantiles", [])])
+    wide = _number(summary.get("width"))
     if len(usual) != len(QUANTILES) or not wide > 0:
         return []
     values, count = np.unique(x, return_counts=True)
     share = float(count.max() / len(x))
-    known = usual[np.isfinite(usual)]
+    finite = usual[np.isfinite(usual)]
     for value, rows in sorted(zip(values, count, strict=True), key=lambda pair: -pair[1])[:20]:
-        apart = len(known) and not known.min() - wide <= value <= known.max() + wide
+        apart = len(finite) and not finite.min() - wide <= value <= finite.max() + wide
         if apart and value in CODES and rows / len(x) >= SPIKE:
             part = float(rows / len(x))
             seen = f"{part:.0%} of the rows have {value:g}, far from the other sites' values"
             text = f"{seen}: ask whether it stands for values that were not measured."
             return [Finding(site, name, "code", True, part, text, {"code": float(value), "share": part})]
     alone = PooledNumber(name, table.features[name], np.quantile(x, QUANTILES), usual, wide, share)
-    told = moved(alone, 1.0, 9.0) if alone.both.any() and len(x) >= 10 else None
-    if told is None:
+    diagnosis = moved(alone, 1.0, 9.0) if alone.both.any() and len(x) >= 10 else None
+    if diagnosis is None:
         return []
     gap = abs(float(np.quantile(x, 0.5)) - usual[9]) / wide
     stretched = abs(float(np.log(max(float(width_of(alone.q)), 1e-12) / wide)))
     if max(gap, stretched) < 1.5:  # sites differ by less
         return []
-    return [Finding(site, name, told.kind, True, round(max(gap, stretched), 3), told.text, told.numbers)]
+    return [Finding(site, name, diagnosis.kind, True, round(max(gap, stretched), 3), diagnosis.text, diagnosis.numbers)]
 
 
 def _levels_against(
-    site: str, name: str, levels: tuple[str, ...], kind: str, x: Numbers, said: Mapping[str, Any]
+    site: str, name: str, levels: tuple[str, ...], kind: str, x: Numbers, summary: Mapping[str, Any]
 ) -> list[Finding]:
     shown = [1] if kind == "binary" else list(range(len(levels)))
-    theirs = np.array([_number(v) for v in said.get("levels", [])])
+    theirs = np.array([_number(v) for v in summary.get("levels", [])])
     if len(theirs) != len(shown) or not np.isfinite(theirs).all():
         return []
     mine = np.array([(x == level).sum() for level in shown], np.float64)
-    total = float(said["known"])
+    total = float(summary["known"])
     z = compare_counts(mine, np.full(len(mine), float(len(x))), theirs, np.full(len(mine), total))
     gap = np.abs(mine / len(x) - theirs / total)
     j = int(np.where(gap > APART, z, 0.0).argmax())

@@ -52,8 +52,8 @@ def _wrong_counts(layout: ScreeningSchema, asked: Said) -> list[tuple[str, str]]
 
 def _wrong_ties(layout: ScreeningSchema, asked: Said) -> list[tuple[str, str]]:
     out = _wrong_places(layout, asked["chosen"])
-    related, known = asked["related"], np.isfinite(asked["related"])
-    if not np.isin(related[known], np.arange(len(layout.column))).all() or np.isinf(related).any():
+    related, finite = asked["related"], np.isfinite(asked["related"])
+    if not np.isin(related[finite], np.arange(len(layout.column))).all() or np.isinf(related).any():
         out.append(("related", "expected columns of this study."))
     products = asked["products"]
     if np.isnan(products).all():  # no total was opened
@@ -103,15 +103,15 @@ def rows_with(x: Numbers, values: Numbers) -> Numbers:
     return np.where(np.isfinite(values), np.maximum(same, min(FEWEST - 1, len(x))), np.nan)
 
 
-def tame(told: Numbers) -> Numbers:
+def tame(predictions: Numbers) -> Numbers:
     """[row, outcome]: predictions, none so far off that it alone decides how well they fit."""
-    middle = np.median(told, axis=0)
-    spread = 1.4826 * np.median(np.abs(told - middle), axis=0)  # as a standard deviation, where it is normal
-    far = FARTHEST * np.where(spread > 0, spread, np.std(told, axis=0))
-    return np.clip(told, middle - far, middle + far)
+    middle = np.median(predictions, axis=0)
+    spread = 1.4826 * np.median(np.abs(predictions - middle), axis=0)  # as a standard deviation, where it is normal
+    far = FARTHEST * np.where(spread > 0, spread, np.std(predictions, axis=0))
+    return np.clip(predictions, middle - far, middle + far)
 
 
 def rare_answers(values: Numbers, is_number: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """[variable]: yes or no, and one of the two given by fewer than FEWEST rows."""
-    yes, known = np.nansum(values, axis=0), np.isfinite(values).sum(0)
-    return np.asarray(~is_number & (np.minimum(yes, known - yes) < FEWEST))
+    yes, observed = np.nansum(values, axis=0), np.isfinite(values).sum(0)
+    return np.asarray(~is_number & (np.minimum(yes, observed - yes) < FEWEST))

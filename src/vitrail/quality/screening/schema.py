@@ -133,7 +133,7 @@ def share_of(kind: str, levels: int, outcomes: int, is_outcome: bool, rows: floa
     """What is published of a column, so that the rows are at least twice as many as the numbers."""
     if rows < FLOOR:
         return Share(numbers=0)
-    room, said = int(rows // 2), Share()
+    room, share = int(rows // 2), Share()
     variables = 1 if kind != "categorical" else levels
     if kind == "numeric":
         steps = [
@@ -154,23 +154,23 @@ def share_of(kind: str, levels: int, outcomes: int, is_outcome: bool, rows: floa
         steps = [(variables, {"counts": 7}), (2 * outcomes * (1 if is_outcome else variables), {"ties": 2})]
     steps += [] if is_outcome else [(4 * variables, {"related": k + 1}) for k in range(RELATED)]
     for price, what in steps:
-        if said.numbers + price > room:
+        if share.numbers + price > room:
             break
-        said = said._replace(numbers=said.numbers + price, **what)  # type: ignore[arg-type]
-    return said
+        share = share._replace(numbers=share.numbers + price, **what)  # type: ignore[arg-type]
+    return share
 
 
 def shares(layout: ScreeningSchema, rows: float) -> list[Share]:
     """For each column."""
     k, last = len(layout.outcome), len(layout.columns) - 1
     kinds = zip(layout.kinds, layout.levels, strict=True)
-    known: dict[tuple[str, int, bool], Share] = {}  # wide tables have many alike
+    cached: dict[tuple[str, int, bool], Share] = {}  # wide tables have many alike
     out = []
     for c, (kind, levels) in enumerate(kinds):
         key = (kind, len(levels), c == last)
-        if key not in known:
-            known[key] = share_of(kind, len(levels), k, c == last, rows)
-        out.append(known[key])
+        if key not in cached:
+            cached[key] = share_of(kind, len(levels), k, c == last, rows)
+        out.append(cached[key])
     return out
 
 

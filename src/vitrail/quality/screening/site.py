@@ -65,10 +65,10 @@ class ScreeningSite:
         if self.silent:
             return out
         out["digest"][:] = self.digest()
-        known = np.isfinite(self.values)
+        observed = np.isfinite(self.values)
         for c, s in enumerate(self.share):
             if s.numbers:
-                out["known"][c] = known[:, np.flatnonzero(at.column == c)[0]].sum()
+                out["known"][c] = observed[:, np.flatnonzero(at.column == c)[0]].sum()
         counts = np.nansum(self.values[:, at.yesno], 0)
         out["levels"][:] = np.where(self._may(at.yesno, "counts"), counts, np.nan)
         self._describe_numbers(out)
@@ -191,20 +191,20 @@ def score_rows(values: Numbers, is_number: Flags) -> Numbers:
     """[row, variable]: numbers by their rank among the site's own, all with mean 0 and spread 1; NaN where missing."""
     from scipy.stats import rankdata  # takes a second to load, and few verbs screen
 
-    out, known = values.copy(), np.isfinite(values)
-    full = np.flatnonzero(known.all(0) & is_number)
-    for which in ([full] if len(full) else []) + [np.array([v]) for v in np.flatnonzero(~known.all(0) & is_number)]:
-        rows = known[:, which[0]]
+    out, observed = values.copy(), np.isfinite(values)
+    full = np.flatnonzero(observed.all(0) & is_number)
+    for which in ([full] if len(full) else []) + [np.array([v]) for v in np.flatnonzero(~observed.all(0) & is_number)]:
+        rows = observed[:, which[0]]
         if rows.sum() >= FLOOR // 2:
             ranks = rankdata(values[np.ix_(rows, which)], axis=0)
             out[np.ix_(rows, which)] = ndtri((ranks - 0.5) / rows.sum()).clip(-2.5, 2.5)
-    known = known.sum(0)
+    observed = observed.sum(0)
     with np.errstate(all="ignore"):
-        mean = np.nansum(out, 0) / known
-        sd = np.sqrt(np.nansum((out - mean) ** 2, 0) / known)
+        mean = np.nansum(out, 0) / observed
+        sd = np.sqrt(np.nansum((out - mean) ** 2, 0) / observed)
         scored = (out - mean) / sd
     scored = np.where(np.isnan(out), np.nan, np.where(sd > 1e-9, scored, 0.0))
-    return np.where(known >= FLOOR // 2, scored, np.nan)
+    return np.where(observed >= FLOOR // 2, scored, np.nan)
 
 
 def tie_pairs(seat: ScreeningSite, a: Places, b: Places) -> Numbers:
@@ -271,7 +271,7 @@ def predict_left_out(z: Numbers, total: Numbers, outcomes: int) -> Numbers:
     if d == 0:
         return np.full((outcomes, 2), np.nan)
     others = total - z.T @ z
-    told = tame(z[:, :d] @ solve(others, outcomes))
+    predictions = tame(z[:, :d] @ solve(others, outcomes))
     here = z[:, d:]
-    r, scatter = correlate(told, here, np.ones(here.shape, bool))
+    r, scatter = correlate(predictions, here, np.ones(here.shape, bool))
     return np.stack([r, scatter], 1)

@@ -41,13 +41,13 @@ class Associations(NamedTuple):
 
 class SiteSummaries:
     def __init__(
-        self, layout: ScreeningSchema, sites: list[str], said: dict[str, dict[str, Said]], asked: dict[str, Said]
+        self, layout: ScreeningSchema, sites: list[str], answers: dict[str, dict[str, Said]], asked: dict[str, Said]
     ):
         """`said`: leg -> site -> arrays; `asked`: leg -> arrays."""
         self.layout, self.sites = layout, sites
 
         def stacked(leg: str, name: str) -> Numbers:
-            return np.stack([said[leg][s][name] for s in sites])
+            return np.stack([answers[leg][s][name] for s in sites])
 
         self.rows = stacked("sketch", "rows")[:, 0]
         self.known = stacked("sketch", "known")  # [site, column]
@@ -124,15 +124,15 @@ class SiteSummaries:
         at = self.layout
         s, v, k = len(self.sites), len(at.inputs), len(at.outcome)
         first, second = at.inputs.repeat(k), np.tile(at.outcome, v)
-        known = self.known[:, at.column[first]]
-        said = self.outcome.reshape(s, v * k, 2)
+        observed = self.known[:, at.column[first]]
+        by_level = self.outcome.reshape(s, v * k, 2)
         both = ~at.is_number[first] & ~at.is_number[second]
         outcome = np.full((s, v * k, 4), np.nan)
-        outcome[..., 0] = np.where(np.isfinite(said[..., 0]), known, np.nan)
-        share = self.shares[:, first] * known
-        outcome[..., 1] = np.where(both, share, said[..., 0])
-        outcome[..., 2] = np.where(both, said[..., 0], said[..., 1])
-        outcome[..., 3] = np.where(both, said[..., 1], np.nan)
+        outcome[..., 0] = np.where(np.isfinite(by_level[..., 0]), observed, np.nan)
+        share = self.shares[:, first] * observed
+        outcome[..., 1] = np.where(both, share, by_level[..., 0])
+        outcome[..., 2] = np.where(both, by_level[..., 0], by_level[..., 1])
+        outcome[..., 3] = np.where(both, by_level[..., 1], np.nan)
         pairs = np.argwhere(np.isfinite(self.partners))
         one = at.inputs[pairs[:, 0]]
         other = self.partners[pairs[:, 0], pairs[:, 1]].astype(np.int64)
@@ -146,10 +146,10 @@ class SiteSummaries:
         family = np.array([OUTCOME] * (v * k) + [RELATED_TO] * len(one))
         return self._measure(family, first, second, said4)
 
-    def _measure(self, family: Numbers, first: Places, second: Places, said: Numbers) -> Associations:
+    def _measure(self, family: Numbers, first: Places, second: Places, sums: Numbers) -> Associations:
         at = self.layout
         both = ~at.is_number[first] & ~at.is_number[second]
-        n, x, y, xy = (said[..., i] for i in range(4))
+        n, x, y, xy = (sums[..., i] for i in range(4))
         with np.errstate(all="ignore"):
             phi = (n * xy - x * y) / np.sqrt(x * (n - x) * y * (n - y))
         r = np.where(both, phi, x)
@@ -157,7 +157,7 @@ class SiteSummaries:
         few = rows * np.prod([2 * self._rare()[:, variable] for variable in (first, second)], axis=0)
         r = np.clip(np.where(rows > 0, r, 0.0), -0.98, 0.98)
         scatter = np.where(both, 1.0, y)
-        tables = np.where((both & (n > 0))[..., None], said, np.nan)
+        tables = np.where((both & (n > 0))[..., None], sums, np.nan)
         return Associations(family, first, second, rows, r, scatter, few, tables)
 
     def _rare(self) -> Numbers:
@@ -196,8 +196,8 @@ class SiteSummaries:
         others = ((total - each) / size[None, :, None]).transpose(1, 0, 2).reshape(len(keep), -1)
         weight = np.linalg.solve(cross + np.eye(len(keep)) * ridge_of(len(keep), rows), others)
         spread = np.sqrt(np.maximum((weight * (cross @ weight)).sum(0), 1e-12)).reshape(s, k)
-        told = np.einsum("sik,isk->sk", r, weight.reshape(len(keep), s, k)) / spread
-        return np.asarray(np.clip(told, -0.98, 0.98))
+        predictions = np.einsum("sik,isk->sk", r, weight.reshape(len(keep), s, k)) / spread
+        return np.asarray(np.clip(predictions, -0.98, 0.98))
 
 
 def less_accused(p: SiteSummaries, accused: Flags) -> Numbers:
@@ -214,11 +214,11 @@ def less_accused(p: SiteSummaries, accused: Flags) -> Numbers:
     place = np.full(len(at.column), -1)
     place[p.chosen] = np.arange(d)
     a, b = place[p.ties.first], place[p.ties.second]
-    told = np.flatnonzero((a >= 0) & (b >= 0) & (p.ties.family == RELATED_TO))
-    bad = accused[:, at.column[p.ties.first[told]]] | accused[:, at.column[p.ties.second[told]]]
-    known = out[a[told], b[told]] - np.where(bad, p.ties.rows[:, told] * p.ties.r[:, told], 0.0).sum(0)
+    related = np.flatnonzero((a >= 0) & (b >= 0) & (p.ties.family == RELATED_TO))
+    bad = accused[:, at.column[p.ties.first[related]]] | accused[:, at.column[p.ties.second[related]]]
+    remaining = out[a[related], b[related]] - np.where(bad, p.ties.rows[:, related] * p.ties.r[:, related], 0.0).sum(0)
     out *= np.sqrt(left[:, None] * left)
-    out[a[told], b[told]] = out[b[told], a[told]] = known
+    out[a[related], b[related]] = out[b[related], a[related]] = remaining
     np.fill_diagonal(out, whole * left)
     return out
 

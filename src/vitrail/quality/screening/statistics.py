@@ -196,9 +196,9 @@ class SiteTests:
         mine = np.arctanh(np.clip(r, -0.98, 0.98))
         others = n.sum(0) - n
         mean = ((n * mine).sum(0) - n * mine) / np.maximum(others, 1)
-        known = np.where(np.isfinite(scatter), n, 0.0)
-        weight = known.sum(0) - known
-        usual = ((known * np.nan_to_num(scatter)).sum(0) - known * np.nan_to_num(scatter)) / np.maximum(weight, 1)
+        weights = np.where(np.isfinite(scatter), n, 0.0)
+        weight = weights.sum(0) - weights
+        usual = ((weights * np.nan_to_num(scatter)).sum(0) - weights * np.nan_to_num(scatter)) / np.maximum(weight, 1)
         usual = np.where(weight > 0, np.maximum(usual, 0.05), 1.0)
         enough = there & (((n > 0).sum(0) - (n > 0)) >= 2)
         v = usual * (1 / np.maximum(rows, 1) + 1 / np.maximum(others, 1))
@@ -232,8 +232,8 @@ class SiteTests:
         if not len(place):
             return
         rows = np.where(np.isfinite(p.predicted[..., 0]), p.rows[:, None], 0.0)
-        kept = (self.z, self.plain, self.effect, self.mine, self.theirs, self.rows, self._t, self._df, self._v)
-        found = [a[:, place].copy() for a in kept]
+        arrays = (self.z, self.plain, self.effect, self.mine, self.theirs, self.rows, self._t, self._df, self._v)
+        before = [a[:, place].copy() for a in arrays]
         for columns in {(), *(tuple(c) for c in self.without.values())}:
             mine = np.array([tuple(self.without.get(s, ())) == columns for s in range(len(p.sites))])[:, None]
             # a site whose own prediction rests on a column that is wrong there is no yardstick for the others
@@ -242,30 +242,30 @@ class SiteTests:
             fair = np.repeat((sound & fair if (sound & fair).sum() > 2 else sound)[:, None], len(place), 1)
             least = np.full(fair.shape, np.inf)
             # as published, and without accused cells as reckoned from ties: off is what is off by both
-            for told in self.predict(columns):
-                self._compare(place, told, rows, p.predicted[..., 1], self._few(rows), fair)
+            for predictions in self.predict(columns):
+                self._compare(place, predictions, rows, p.predicted[..., 1], self._few(rows), fair)
                 better = self.mine[:, place] * np.sign(self.theirs[:, place]) > np.abs(self.theirs[:, place])
                 less = np.sqrt(np.maximum(0.0, self.z[:, place] ** 2 - 2 * np.log(BETTER)))
                 self.z[:, place] = np.where(better, less, self.z[:, place])
                 take = mine & (self.z[:, place] < least)
                 least = np.where(take, self.z[:, place], least)
-                for old, now in zip(found, kept, strict=True):
+                for old, now in zip(before, arrays, strict=True):
                     old[take] = now[:, place][take]
-        for old, now in zip(found, kept, strict=True):
+        for old, now in zip(before, arrays, strict=True):
             now[:, place] = old
 
     def predict(self, columns: tuple[int, ...]) -> list[Numbers]:
         """[site, outcome]: as published; and moved by what the ties say that leaving out accused cells does. Without
         some columns, as the ties say."""
         p = self.published
-        told = np.nan_to_num(p.predicted[..., 0])
+        predictions = np.nan_to_num(p.predicted[..., 0])
         if columns:
             return [np.nan_to_num(p.reckon(list(columns), self.accused))]
         if not self.accused.any():
-            return [told]
+            return [predictions]
         after, before = p.reckon([], self.accused), p.reckon([], np.zeros_like(self.accused))
-        moved = np.arctanh(np.clip(told, -0.98, 0.98)) + np.arctanh(after) - np.arctanh(before)
-        return [told, np.nan_to_num(np.tanh(moved))]
+        moved = np.arctanh(np.clip(predictions, -0.98, 0.98)) + np.arctanh(after) - np.arctanh(before)
+        return [predictions, np.nan_to_num(np.tanh(moved))]
 
     def _few(self, rows: Numbers) -> Numbers:
         share = self.published.shares[:, self.published.layout.outcome]

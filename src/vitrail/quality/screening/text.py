@@ -22,11 +22,11 @@ def said_of(finding: Finding) -> str:
     return f"{CAUSES[finding.kind]}. {finding.text}" if named else finding.text
 
 
-def twin_sentences(told: Screening) -> list[str]:
+def twin_sentences(screening: Screening) -> list[str]:
     """Sites that published the same digest of all their rows; each group is told once."""
-    if "same rows" not in told.sites:  # screened by an earlier version
+    if "same rows" not in screening.sites:  # screened by an earlier version
         return []
-    groups = told.sites[told.sites["same rows"].ne("")].groupby("same rows", sort=False)["site"]
+    groups = screening.sites[screening.sites["same rows"].ne("")].groupby("same rows", sort=False)["site"]
     return [
         f"{' and '.join(map(str, sites))} hold the same rows: one file was given twice, or one hospital takes part "
         "under two names. Its patients count twice, and these sites confirm each other."
@@ -34,9 +34,9 @@ def twin_sentences(told: Screening) -> list[str]:
     ]
 
 
-def calm(told: Screening) -> str:
+def calm(screening: Screening) -> str:
     """What it means that nothing is likely wrong."""
-    if not told.sites["judged"].any():
+    if not screening.sites["judged"].any():
         return "Fewer than three sites could be compared: of two that differ nobody can say which is wrong."
     return "Nothing is likely wrong: every difference is within what chance and different patients give."
 
@@ -46,15 +46,15 @@ def sentences(findings: Iterable[Finding]) -> list[str]:
     return [f"{'likely wrong' if f.wrong else 'may be real'}: {sentence(f)}" for f in findings]
 
 
-def to_text(told: Screening) -> str:
+def to_text(screening: Screening) -> str:
     """The likely wrong first, then what differs and may be real, then who was not judged."""
-    wrong, maybe = ([f"  - {sentence(f)}" for f in told.findings if f.wrong is kind] for kind in (True, False))
-    twins = [f"  - {text}" for text in twin_sentences(told)]
-    lines = ["Likely wrong", *twins, *wrong] if wrong or twins else [calm(told)]
+    wrong, maybe = ([f"  - {sentence(f)}" for f in screening.findings if f.wrong is kind] for kind in (True, False))
+    twins = [f"  - {text}" for text in twin_sentences(screening)]
+    lines = ["Likely wrong", *twins, *wrong] if wrong or twins else [calm(screening)]
     if maybe:
         rest = [f"  and {len(maybe) - SHOWN} more, less strong"] * (len(maybe) > SHOWN)
         lines += ["", "Differs, and may be real", *maybe[:SHOWN], *rest]
-    silent = told.sites[~told.sites["judged"].eq(True)]
+    silent = screening.sites[~screening.sites["judged"].eq(True)]
     if len(silent):
         who = (f"{s} ({why})" for s, why in zip(silent["site"], silent["why not"], strict=True))
         lines += ["", f"Not judged: {', '.join(who)}"]

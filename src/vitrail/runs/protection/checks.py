@@ -79,8 +79,8 @@ def _not_guarded(plan: Plan, sites: int) -> list[tuple[str, str, str]]:
 
 def unequal(task: Task, method: AnyMethod) -> bool:
     """Whether a site with more rows counts more: tried out, with sites of which one has ten times as many."""
-    said = _reports(task, method, 1, more=10)
-    return said is None or any(len(set(v.reshape(len(v), -1)[:, 0].tolist())) > 1 for v in said[1].values())
+    reports = _reports(task, method, 1, more=10)
+    return reports is None or any(len(set(v.reshape(len(v), -1)[:, 0].tolist())) > 1 for v in reports[1].values())
 
 
 def _not_private(plan: Plan) -> list[tuple[str, str]]:
@@ -107,10 +107,10 @@ def tells_rows(task: Task, method: AnyMethod) -> list[str]:
     sets of rows and gradients clipped to nothing."""
     given = {f.name: getattr(task, f.name) for f in fields(Task)}
     blind = PrivateTask(**given, clip=PROBE)
-    said = [_reports(blind, method, seed) for seed in (1, 2)]
-    if None in said:
+    rehearsals = [_reports(blind, method, seed) for seed in (1, 2)]
+    if None in rehearsals:
         return ["a gradient of its own"]
-    one, other = (told[0] for told in said if told is not None)
+    one, other = (rehearsal[0] for rehearsal in rehearsals if rehearsal is not None)
     return sorted({k for k, v in one.items() if not torch.allclose(v, other[k], atol=1e-5, rtol=1e-5, equal_nan=True)})
 
 

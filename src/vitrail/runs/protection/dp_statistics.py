@@ -37,17 +37,19 @@ def encoded(
     noise = start_noise(study)
     if not noise:
         return encode_sites(cleaned, study, seed, kind=np.float32)
-    known, counts = {}, {}
+    encoder_for, counts = {}, {}
     for name, frame in cleaned.items():
         y = frame[study.target.column].to_numpy()
         rows = hold_out(frame, study, seed, name)[0]
         add_noise = from_secret(secrets[name]) if secrets else _from_seed(study, key(seed, name, "counts"))
-        known[name] = encoder_of(frame.iloc[rows], study, noise["columns"], add_noise) if "columns" in noise else None
+        encoder_for[name] = (
+            encoder_of(frame.iloc[rows], study, noise["columns"], add_noise) if "columns" in noise else None
+        )
         if "classes" in noise:
             part = parts_of(frame.iloc[rows], study)
             plain = np.bincount(y[rows].astype(np.int64), part, len(study.target.levels)).astype(np.float64)
             counts[name] = add_noise("classes", plain, 1.0, noise["classes"]).clip(min=1.0)
-    encoders = {k: v for k, v in known.items() if v is not None}
+    encoders = {k: v for k, v in encoder_for.items() if v is not None}
     sites = encode_sites(cleaned, study, seed, encoders or None, np.float32)
     return [site._replace(counts=counts.get(site.name)) for site in sites]
 
@@ -106,8 +108,8 @@ def from_secret(secret: str) -> AddNoise:
     generator = Generator(secret)
 
     def add(what: str, numbers: NDArray[np.float64], reach: float, noise: float) -> NDArray[np.float64]:
-        found: NDArray[np.float64] = blurred(torch.from_numpy(numbers), reach, noise, generator, "counts", what).numpy()
-        return found.reshape(numbers.shape)
+        noisy: NDArray[np.float64] = blurred(torch.from_numpy(numbers), reach, noise, generator, "counts", what).numpy()
+        return noisy.reshape(numbers.shape)
 
     return add
 
@@ -119,7 +121,7 @@ def _from_seed(study: Study, seed: int) -> AddNoise:
     lots = {"columns": lot[:sums], "classes": lot[sums:]}
 
     def add(what: str, numbers: NDArray[np.float64], reach: float, noise: float) -> NDArray[np.float64]:
-        found: NDArray[np.float64] = numbers + noise * reach * lots[what].reshape(numbers.shape)
-        return found
+        noisy: NDArray[np.float64] = numbers + noise * reach * lots[what].reshape(numbers.shape)
+        return noisy
 
     return add

@@ -138,9 +138,9 @@ def _outcome(study: Study, y: NDArray[np.float64]) -> str:
 def _answers(mine: Model, rows: pd.DataFrame) -> NDArray[np.float64]:
     """[row, class], or [row, 1] in the target's own unit."""
     task, z = mine.scores(rows)
-    told = np.asarray(task.loss.answers(z.double()).numpy(), np.float64)
+    answers = np.asarray(task.loss.answers(z.double()).numpy(), np.float64)
     target = mine.study.target
-    return told * target.scale + target.center if target.kind == "number" else told
+    return answers * target.scale + target.center if target.kind == "number" else answers
 
 
 def _scores(
@@ -163,10 +163,10 @@ def _scores(
     else:
         at, real = draw_persons(persons, draws, seed)
     cut = np.tile(thresholds, (len(at), 1)) if thresholds else None
-    found = score_all(study.metrics, y[at], p[at], real, thresholds=cut)
+    scores = score_all(study.metrics, y[at], p[at], real, thresholds=cut)
     same = same_answer(study, study.metrics, y)
     out = []
-    for metric, values in found.items():
+    for metric, values in scores.items():
         drawn = values[1:][np.isfinite(values[1:])]
         ends = np.quantile(drawn, [0.025, 0.975]) if len(drawn) > draws / 2 else (np.nan, np.nan)
         out.append(CardScore(metric, RateInterval(float(values[0]), *map(float, ends)), same[metric]))

@@ -66,7 +66,7 @@ def explain_model(
     scale, center = (target.scale, target.center) if target.kind == "number" else (1.0, 0.0)
     level = outcome if outcome is not None else target.levels[-1] if target.levels else None
     answers = answers_of(scorer, task.loss, target.levels.index(level) if level is not None else 0)
-    told = explain_rows(
+    explanation = explain_rows(
         lambda x: answers(x) * scale + center,  # the site's constant is in the answers already
         mine.encoder.matrix(cleaned.iloc[at]).astype(np.float32),
         mine.encoder.matrix(off).astype(np.float32),
@@ -78,12 +78,12 @@ def explain_model(
     )
     unit = f" in {target.unit}" if target.unit else ""
     if target.kind == "time":
-        said = f"how often {target.column} is expected by {end_words(target.ends, target.unit)[-1]} (log hazard)"
+        answer = f"how often {target.column} is expected by {end_words(target.ends, target.unit)[-1]} (log hazard)"
     else:
-        said = f"{target.column}{unit}" if level is None else f"{target.column} = {level}"
+        answer = f"{target.column}{unit}" if level is None else f"{target.column} = {level}"
     return replace(
-        told,
-        answer=said,
+        explanation,
+        answer=answer,
         odds=level is not None,
         rows=tuple(str(name) for name in cleaned.index[at]),
         columns=columns_of(off, study),

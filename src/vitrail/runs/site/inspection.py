@@ -39,19 +39,19 @@ class SiteBriefing(NamedTuple):
 
 
 def behind(run: Run, site: str) -> SiteBriefing:
-    known, table = run.known_as(site), run.shift_table
+    public_name, table = run.known_as(site), run.shift_table
     means, others = dict[str, Tensor](), 0
     for key, layer in SYMBOLS.items() if table is not None and len(table) else ():
         assert table is not None
-        there = table[(table.layer == layer) & (table.site != known)]
+        there = table[(table.layer == layer) & (table.site != public_name)]
         if len(there):
             wide = there.pivot(index="site", columns="feature", values="value")
-            told = wide[list(dict.fromkeys(there.feature))].dropna().to_numpy(dtype=np.float64)
-            if others := len(told):
-                means[key] = torch.from_numpy(told.mean(0))
+            values = wide[list(dict.fromkeys(there.feature))].dropna().to_numpy(dtype=np.float64)
+            if others := len(values):
+                means[key] = torch.from_numpy(values.mean(0))
     sites = run.screening.sites if run.screening else None
-    judged = sites is not None and bool(sites.loc[sites["site"] == known, "judged"].eq(True).any())
-    return SiteBriefing([f for f in run.findings() if f.site == known], means, others, judged)
+    judged = sites is not None and bool(sites.loc[sites["site"] == public_name, "judged"].eq(True).any())
+    return SiteBriefing([f for f in run.findings() if f.site == public_name], means, others, judged)
 
 
 def look_behind(
@@ -78,36 +78,36 @@ def unknown(study: Study, features: Sequence[str], pictures: Sequence[str] = ())
     if study.images and features:
         what = "the study is of pictures, and has no columns."
         return [Problem("--feature", what, "Leave it out: the pictures themselves are shown.")]
-    known = (*study.plain.features, study.target.column, LABEL)
-    bad = [name for name in features if name not in known]
-    return [Problem("--feature", f"the study has no column {n!r}.", nearest(n, known[:-1])) for n in bad]
+    columns = (*study.plain.features, study.target.column, LABEL)
+    bad = [name for name in features if name not in columns]
+    return [Problem("--feature", f"the study has no column {n!r}.", nearest(n, columns[:-1])) for n in bad]
 
 
 def look_at(
-    site: str, frame: pd.DataFrame, mine: Model, told: SiteBriefing, features: Sequence[str], seen: str | None
+    site: str, frame: pd.DataFrame, mine: Model, briefing: SiteBriefing, features: Sequence[str], seen: str | None
 ) -> SiteInspection:
     """`seen`: the fingerprint of the rows that the run saw, where it is known."""
     study, ends = mine.study, None
     own, sides = mine.models()[OWN], [ENDS[what] for what in (INPUT_SHIFT, INPUT_FACTOR)]
-    if told.layers:
+    if briefing.layers:
         (b, w), (b_others, w_others) = (
-            [layers[k].double().numpy().ravel() for k in sides] for layers in (own, told.layers)
+            [layers[k].double().numpy().ravel() for k in sides] for layers in (own, briefing.layers)
         )
-        ends = InputLayers(b, w, b_others, w_others, told.others)
+        ends = InputLayers(b, w, b_others, w_others, briefing.others)
     return look(
         site,
         frame,
         study,
         mine.encoder,
-        told.findings,
+        briefing.findings,
         features,
         ends=ends,
         # what a model expects of times to an event is not read the other way round
-        expects=_Expects(mine, told.layers) if told.layers and study.target.kind != "time" else None,
+        expects=_Expects(mine, briefing.layers) if briefing.layers and study.target.kind != "time" else None,
         same=seen in (None, fingerprint_rows(clean(frame, study))),
         study=study.name,
         private=sides[0] in own,
-        judged=told.judged,
+        judged=briefing.judged,
     )
 
 

@@ -16,10 +16,10 @@ SURE = 1.645  # standard errors: beyond it by chance at one site of twenty, on t
 def kept_alone(model: Model, name: str) -> tuple[Model, str]:
     """The model with which the site then predicts, and in words what speaks for it. `name`: of the yardstick that is
     each site by itself."""
-    known = methods.named(lambda kind: kind.alone)
+    choices = methods.named(lambda kind: kind.alone)
     problems = []
-    if name not in known:
-        problems.append(Problem("--keep", f"expected {' or '.join(known)}, got {name!r}.", nearest(name, known)))
+    if name not in choices:
+        problems.append(Problem("--keep", f"expected {' or '.join(choices)}, got {name!r}.", nearest(name, choices)))
     elif ALONE not in model.models():
         what = f"{model.method.title} trains no model on the site's rows alone."
         able = methods.named(lambda kind: kind.knows is not Method.knows)
@@ -36,15 +36,15 @@ def rests_on(knows: dict[str, float], row: str) -> str:
     if not (math.isfinite(agreed) and math.isfinite(alone)) or agreed == alone == 0:
         return f"{what} Nothing is known here of which is better: the site was not there when losses were compared."
     more = agreed - alone
-    said = f"On its {row}s left out, what was agreed cost {agreed:.4f} per {row}, alone {alone:.4f}: "
-    said += f"{abs(more):.4f} {'more' if more > 0 else 'less'}"
+    sentence = f"On its {row}s left out, what was agreed cost {agreed:.4f} per {row}, alone {alone:.4f}: "
+    sentence += f"{abs(more):.4f} {'more' if more > 0 else 'less'}"
     if not math.isfinite(error):
-        return f"{what} {said}. How sure that is was not kept."
-    said += f", give or take {error:.4f}."
+        return f"{what} {sentence}. How sure that is was not kept."
+    sentence += f", give or take {error:.4f}."
     if more > SURE * error:
         end = "Its own rows say that alone is better; so large a difference comes by chance at one site of twenty."
     elif more > 0:
         end = "That is within what chance does to a site that is served as well: it says little."
     else:
         end = "Its own rows say that what was agreed is better: this keeps the worse one, as far as they tell."
-    return f"{what} {said} {end} Nobody else is told, and nothing else changes."
+    return f"{what} {sentence} {end} Nobody else is told, and nothing else changes."

@@ -44,8 +44,8 @@ def adopt(run: Run, name: str, frame: pd.DataFrame) -> Run:
     fits = run.method.newcomer()
     assert fits is not None
     study = run.study
-    known = next(iter(run.encoders.values())) if study.standardise == "global" else None
-    (data,) = prepare({name: frame}, study, run.seed, known)
+    common_encoder = next(iter(run.encoders.values())) if study.standardise == "global" else None
+    (data,) = prepare({name: frame}, study, run.seed, common_encoder)
     task = _start(run)
     rows = training_rows([data], study, run.method, "cpu")
     runner = Engine(task, fits, rows, training_of(study), run.seed)
@@ -89,8 +89,8 @@ def gains(run: Run) -> pd.DataFrame:
     first = test[(test.stage == 0) & (test["round"] == 0)].set_index(["site", "metric"])["value"]
     last = run.scores().set_index(["site", "metric"])["value"]
     same = run.chance().set_index(["site", "metric"])["value"].reindex(first.index)
-    told = pd.DataFrame({"before": first, "after": last.reindex(first.index), "same": same}).reset_index()
-    return mark_few(told, run.sizes)
+    table = pd.DataFrame({"before": first, "after": last.reindex(first.index), "same": same}).reset_index()
+    return mark_few(table, run.sizes)
 
 
 def _check(run: Run, name: str) -> None:
@@ -133,22 +133,22 @@ def _with_row(run: Run, name: str, own: Params) -> tuple[pd.DataFrame, Facts]:
         layer, shown = SYMBOLS[key], np.where(agreed(facts).numpy()[:, None], values.double().numpy(), np.nan)
         o, x = paper_marks(shown)
         for j, (feature, part) in enumerate(old.groupby("feature", sort=False)):
-            known: Any = part.set_index("site").reindex(names)
+            rows: Any = part.set_index("site").reindex(names)
             marks = [("O" if mark else "") + ("x" if x[j] else "") for mark in o[:, j]]
-            known = known.assign(feature=feature, layer=layer, value=shown[:, j], flagged_paper=marks)
-            frames.append(known.reset_index(names="site"))
+            rows = rows.assign(feature=feature, layer=layer, value=shown[:, j], flagged_paper=marks)
+            frames.append(rows.reset_index(names="site"))
     return pd.concat(frames, ignore_index=True)[list(run.shift_table.columns)], facts
 
 
 def _ledger(run: Run, name: str, history: list[tuple[Any, ...]]) -> pd.DataFrame:
     """What crossed for the newcomer: told once, said once; and its scores."""
     training, *later = run.method.plan(1)
-    told = ((stage, "to site") for stage in ("standardise", training.name))
-    said = ((stage, "from site") for stage in (*(s.name for s in later if asks(s)), "scores"))
+    received = ((stage, "to site") for stage in ("standardise", training.name))
+    sent = ((stage, "from site") for stage in (*(s.name for s in later if asks(s)), "scores"))
     lines = pd.DataFrame([line._asdict() for line in run.plan.wire()])
     sums = lines.groupby(["stage", "direction"], sort=False)["bytes"].sum()
     rows = []
-    for place in (*told, *said):
+    for place in (*received, *sent):
         if place in sums.index:
             scores = place[0] == "scores"
             size = 8 * len(history) if scores else int(sums[place])

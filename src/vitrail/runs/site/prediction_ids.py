@@ -14,7 +14,7 @@ from vitrail.study.model import Study
 def name_rows_by(column: str, frame: pd.DataFrame, study: Study) -> Callable[[pd.DataFrame], pd.DataFrame]:
     """What writes the column in front of a table of predictions; a mistake in its name is told before any is made."""
     if not column:
-        return lambda told: told
+        return lambda predictions: predictions
     places, repeated = place_columns(frame, study)
     if column not in places or column in repeated:
         what = f"expected one column {column!r}, there is {'none' if column not in places else 'more than one'}."
@@ -24,12 +24,12 @@ def name_rows_by(column: str, frame: pd.DataFrame, study: Study) -> Callable[[pd
         raise VitrailError("cannot predict", [Problem("--id", what, "Name a column that says who a row is of.")])
     ids = frame.iloc[:, places[column]]
 
-    def name(told: pd.DataFrame) -> pd.DataFrame:
+    def name(predictions: pd.DataFrame) -> pd.DataFrame:
         heading = column
-        while heading in told.columns:  # a class may be called so
+        while heading in predictions.columns:  # a class may be called so
             heading += "_"
-        told = told.copy()
-        told.insert(0, heading, ids.loc[told.index].to_numpy())
-        return told
+        predictions = predictions.copy()
+        predictions.insert(0, heading, ids.loc[predictions.index].to_numpy())
+        return predictions
 
     return name

@@ -61,14 +61,14 @@ def load_comparison(path: Path) -> Comparison:
             p for s in order["seeds"] for m in order["methods"] for p in parts if (p["method"], p["seed"]) == (m, s)
         ]
         study = Study.parse(tomllib.loads(about["study"]))
-        found = _gathered(study, order["methods"], order["seeds"], ranked, about["fingerprints"])
+        comparison = _gathered(study, order["methods"], order["seeds"], ranked, about["fingerprints"])
     except (KeyError, TypeError, ValueError) as error:  # whole, and of something else
         raise unreadable(path, error) from None
-    found.screening = load_screening(path / SCREEN)
-    if (kept := path / f"{SITES_OUT}.csv").exists():
-        found.left_out = our_table(kept)
-    found.harm, found.look = order.get("harm", HARM), tuple(order.get("look", (1, 1)))
-    return found
+    comparison.screening = load_screening(path / SCREEN)
+    if (left_out_file := path / f"{SITES_OUT}.csv").exists():
+        comparison.left_out = our_table(left_out_file)
+    comparison.harm, comparison.look = order.get("harm", HARM), tuple(order.get("look", (1, 1)))
+    return comparison
 
 
 def seeds_of(study: Study, count: int) -> list[int]:
@@ -153,9 +153,9 @@ def compare(
             if result.settled():
                 break
         if leave_one_site_out:
-            told = progress or (lambda what, at, total: None)
+            report = progress or (lambda what, at, total: None)
             given = study, cleaned, names, seeds[0], engine, device
-            result.left_out = leave_one_out(*given, lambda at, total: told("leave one site out", at, total))
+            result.left_out = leave_one_out(*given, lambda at, total: report("leave one site out", at, total))
         if folder:
             if len(result.left_out):
                 write_atomically(folder.path / f"{SITES_OUT}.csv", to_csv(result.left_out))
@@ -251,8 +251,8 @@ def _gathered(
     curves = [(p["method"], p["seed"], *row) for p in parts for row in p["curve"]]
     ledger = [{"method": p["method"], **row} for p in parts if p["seed"] == seeds[0] for row in p["ledger"]]
     spread = [(p["method"], p["seed"], *row) for p in parts for row in p.get("folds", ())]
-    told = {p["seed"]: p.get("chance", []) for p in parts}  # the same under every method
-    chance = [(seed, *row) for seed, rows in told.items() for row in rows]
+    baselines = {p["seed"]: p.get("chance", []) for p in parts}  # the same under every method
+    chance = [(seed, *row) for seed, rows in baselines.items() for row in rows]
     crossed = [p for p in parts if "losses" in p]  # none in what was compared before by a hold-out
     return Comparison(
         study,

@@ -139,11 +139,21 @@ class Comparison(Plottable):
             same = self.rows.same.get(site, math.nan)
             if answer.verdict in (YES, NO_HARM) and no_better(means[1], same, lower=True):
                 text += f" Yet it is no better here than the baseline, one answer to every {word}: {same:.3f}."
-            told = answer.gain, answer.low, answer.high, answer.verdict, text, harm, answer.least, rows, answer.needed
+            interval = (
+                answer.gain,
+                answer.low,
+                answer.high,
+                answer.verdict,
+                text,
+                harm,
+                answer.least,
+                rows,
+                answer.needed,
+            )
             share = same, self.harm if self.rows.losses else 0.0
             brier = self._brier(alone, site), self._brier(federated[answer.best], site)
             baseline = self.rows.same_brier.get(site, math.nan)
-            out.append((site, metric, federated[answer.best], *means, *told, *share, *brier, baseline))
+            out.append((site, metric, federated[answer.best], *means, *interval, *share, *brier, baseline))
         return pd.DataFrame(out, columns=VERDICTS)
 
     @property
@@ -159,8 +169,8 @@ class Comparison(Plottable):
 
     def settled(self) -> bool:
         """Whether every site's answer is clear, so that more seeds would hardly change it."""
-        found = self.answers()
-        return bool(found) and all(a.settled(self._harm(site)) for site, a in found.items())
+        answers = self.answers()
+        return bool(answers) and all(a.settled(self._harm(site)) for site, a in answers.items())
 
     def answers(self) -> dict[str, BenefitAnswer]:
         """By site; none without a method that trains alone and a federated one."""
@@ -179,8 +189,8 @@ class Comparison(Plottable):
 
     def _brier(self, method: str | None, site: str) -> float:
         """Mean over seeds; none of numbers, and of what was compared before there was one."""
-        told = [of.get(site, math.nan) for (m, _), of in self.rows.brier.items() if m == method]
-        return float(np.mean(told)) if told else math.nan
+        scores = [of.get(site, math.nan) for (m, _), of in self.rows.brier.items() if m == method]
+        return float(np.mean(scores)) if scores else math.nan
 
     def _judged(self, site: str, alone: str, federated: list[str]) -> SiteLosses:
         losses = self.rows.losses

@@ -75,9 +75,9 @@ class CoalitionLoss:
         """[model, test row]: the user's loss under each of these shared models."""
         out, everyone = [], self.roster(torch.ones(len(self.names), dtype=torch.bool), 0)
         for i in range(0, len(coords), CHUNK):
-            told = [self.ex.send(self.task, c, everyone) for c in coords[i : i + CHUNK]]
-            flat = [dict(tensors(each(lambda t: t[self.at : self.at + 1], d))) for d in told]
-            down = filled(told[0], {k: torch.cat([f[k] for f in flat]) for k in flat[0]})
+            messages = [self.ex.send(self.task, c, everyone) for c in coords[i : i + CHUNK]]
+            flat = [dict(tensors(each(lambda t: t[self.at : self.at + 1], d))) for d in messages]
+            down = filled(messages[0], {k: torch.cat([f[k] for f in flat]) for k in flat[0]})
             n = len(flat)
             state = self.ex.settle(self.task, each(lambda t: t.expand(n, *t.shape[1:]), self.state), down)  # noqa: B023
             out.append(self._loss(self._placed(state, n), self._scores(state, self.x, n)).numpy())
@@ -108,8 +108,8 @@ class CoalitionLoss:
         if target.kind == "number":
             return ((loss.answers(z)[..., 0] - self.y) * target.scale) ** 2
         if target.kind == "time":
-            y, said = self.data.test_y.astype(np.float64), loss.answers(z).numpy()
-            return torch.from_numpy(np.stack([survival.losses(y, p) for p in said]))
+            y, curves = self.data.test_y.astype(np.float64), loss.answers(z).numpy()
+            return torch.from_numpy(np.stack([survival.losses(y, p) for p in curves]))
         return -log_shares(loss, z).gather(2, self.y.long().view(1, -1, 1).expand(len(z), -1, 1))[..., 0]
 
     def same_answer(self) -> float:
@@ -118,8 +118,8 @@ class CoalitionLoss:
         if target.kind == "number":
             return float((((test - train.mean()) * target.scale) ** 2).mean())
         if target.kind == "time":
-            said = survival.life_table(train.astype(np.float64), target.outputs)
-            return float(survival.losses(test.astype(np.float64), np.tile(said, (len(test), 1))).mean())
+            curve = survival.life_table(train.astype(np.float64), target.outputs)
+            return float(survival.losses(test.astype(np.float64), np.tile(curve, (len(test), 1))).mean())
         count = np.bincount(train.astype(np.int64), minlength=len(target.levels)) + 0.5  # none is impossible
         return float(-np.log(count / count.sum())[test.astype(np.int64)].mean())
 
@@ -155,9 +155,9 @@ class CoalitionLoss:
 def other_rows(run: Run, data: Sequence[SiteData]) -> list[Problem]:
     """Rows that are not those that the run had."""
     word, hint = run.study.row_word, "Give what the run was given."
-    said = "these are not the {}s that the run had from {!r} (fingerprint {})."
+    sentence = "these are not the {}s that the run had from {!r} (fingerprint {})."
     return [
-        Problem("--data", said.format(word, site.name, site.fingerprint), hint)
+        Problem("--data", sentence.format(word, site.name, site.fingerprint), hint)
         for site in data
         if site.fingerprint != run.info["fingerprints"].get(site.name)
     ]

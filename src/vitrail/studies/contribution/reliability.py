@@ -54,17 +54,19 @@ AS_GIVEN = ReliabilityRule(0.0, 0, 0, 360, 259)  # reports taken as they were gi
 def strain(record: UpdateReplay) -> float:
     """0 where there is one round only: then nothing is rebuilt."""
     n = len(record.names)
-    before, told, moved = np.zeros(0), np.zeros(0), np.zeros(0)
+    before, previous, moved = np.zeros(0), np.zeros(0), np.zeros(0)
     total, bend, here = np.zeros(0), np.zeros(n), np.zeros(n, dtype=bool)
-    for said in record.rounds():
-        at = _flat(record, said.coord)
-        alone = np.stack([_flat(record, c) for c in record.merged(said, np.eye(n, dtype=bool))]) - at  # [site, number]
+    for recorded in record.rounds():
+        at = _flat(record, recorded.coord)
+        alone = (
+            np.stack([_flat(record, c) for c in record.merged(recorded, np.eye(n, dtype=bool))]) - at
+        )  # [site, number]
         if not total.size:
             total, start = np.zeros_like(alone), at
         else:
             moved = at - before
-            bend -= np.where(here & said.present, (alone - told) @ moved, 0.0)
-        total, told, before, here = total + alone, alone, at, said.present
+            bend -= np.where(here & recorded.present, (alone - previous) @ moved, 0.0)
+        total, previous, before, here = total + alone, alone, at, recorded.present
     way = _flat(record, record.final) - start
     took = record.took_part > 0
     apart = np.sqrt(((total[took] - way) ** 2).sum(1).mean() / max((way**2).sum(), 1e-30))

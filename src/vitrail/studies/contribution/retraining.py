@@ -71,8 +71,8 @@ class CoalitionRetraining(CoalitionLoss):
         """All coalitions of every seed on the machines of a cluster, a seed each; they are known here afterwards."""
         masks = every(len(self.names))[0]
         held = self.run, self.user, {name: frames[name] for name in self.run.sites}, masks
-        told = lambda seed, so_far: tell("seeds, on the cluster", int(so_far), len(self.seeds))  # noqa: E731
-        for seed, got in zip(self.seeds, done(self.seeds, _worth_far, held, 1, told, cluster=cluster), strict=True):
+        report = lambda seed, so_far: tell("seeds, on the cluster", int(so_far), len(self.seeds))  # noqa: E731
+        for seed, got in zip(self.seeds, done(self.seeds, _worth_far, held, 1, report, cluster=cluster), strict=True):
             self._worth |= {(seed, m.tobytes()): row for m, row in zip(masks, got, strict=True)}
 
     def by_seed(self, solve: Solve, tell: Tell) -> Values:

@@ -40,8 +40,8 @@ def tables_here(data: Path, run: Run) -> dict[str, pd.DataFrame]:
     column = run.study.site_column
     if data.is_dir():
         places = sorted(data.iterdir()) if _holds_sites(data, run) else []
-        found = {site: [p for p in places if _named(p, run) == site] for site in run.sites}
-        return {site: read_table(here[0], run.study) for site, here in found.items() if len(here) == 1}
+        files_of = {site: [p for p in places if _named(p, run) == site] for site in run.sites}
+        return {site: read_table(here[0], run.study) for site, here in files_of.items() if len(here) == 1}
     frame = read_table(data, run.study) if column and not run.study.images else pd.DataFrame()
     sites = part_sites(data, frame, column) if column in frame.columns else {}
     return {site: rows for site, rows in sites.items() if site in run.sites}

@@ -147,9 +147,9 @@ class Contribution:
                 f"{self.seeds} seeds; their noise is in the interval" if self.seeds > 1 else "one seed: noise unknown"
             )
             return f"Groups of sites were trained again, from {many}."
-        said = "" if self.doubt() else f"No warning: {STRAIN.said(False) if self.spot is None else SPOT.said(False)}. "
+        text = "" if self.doubt() else f"No warning: {STRAIN.said(False) if self.spot is None else SPOT.said(False)}. "
         return (
-            f"{said}One run is one seed: trained again from another, values differed by {100 * SEED_NOISE:.0f} % in "
+            f"{text}One run is one seed: trained again from another, values differed by {100 * SEED_NOISE:.0f} % in "
             "the median test case, and no interval here holds that."
         )
 
@@ -196,19 +196,19 @@ def contribution(
     if again and (retrain or (len(run.sites) <= FEW and minutes <= PATIENCE)):
         if cluster and len(run.sites) <= EXACT:
             again.train_far(cluster, frames, tell)
-        found = [(way, AGAIN, *again.counted(again.by_seed, solve, tell)) for way, solve in ways]
-        return _told(again, found, rng, again.ends(), seeds=seeds)
+        results = [(way, AGAIN, *again.counted(again.by_seed, solve, tell)) for way, solve in ways]
+        return _told(again, results, rng, again.ends(), seeds=seeds)
     record = UpdateReplay(run, Path(path), user, frames[user])
     games = {ROUND: record.by_round, WHOLE: record.by_run}
     if not record.own_matters:
         games = {CARRIED: record.by_own_rows} | games
-    found = [(way, kind, *record.counted(game, solve, tell)) for way, solve in ways for kind, game in games.items()]
+    results = [(way, kind, *record.counted(game, solve, tell)) for way, solve in ways for kind, game in games.items()]
     ends = record.losses([record.start, record.final]).mean(1)
     if CARRIED not in games:
-        return _told(record, found, rng, ends)
-    (size,) = [float(np.abs(got.mean).sum()) for way, kind, got, _ in found if (way, kind) == (ways[-1][0], CARRIED)]
+        return _told(record, results, rng, ends)
+    (size,) = [float(np.abs(got.mean).sum()) for way, kind, got, _ in results if (way, kind) == (ways[-1][0], CARRIED)]
     checked = spot(record, again, size) if again else None
-    return _told(record, found, rng, ends, strain=strain(record), spot=checked)
+    return _told(record, results, rng, ends, strain=strain(record), spot=checked)
 
 
 def asked_wrongly(method: str, coalitions: int, seeds: int) -> list[Problem]:
@@ -252,7 +252,7 @@ def credits_of(values: Floats) -> Floats:
 
 def _told(
     tested: UpdateReplay | CoalitionRetraining,
-    found: list[tuple[str, str, Values, int]],
+    results: list[tuple[str, str, Values, int]],
     rng: np.random.Generator,
     ends: Floats,
     seeds: int = 0,
@@ -262,11 +262,11 @@ def _told(
     draws = rng.multinomial(rows, [1 / rows] * rows, RESAMPLES) / rows  # [resample, row]
     values, costs, ledger, same = [], [], pd.DataFrame(), tested.same_answer()
     order = [names.index(s) for s in run.sites if s in names]  # as the run names them
-    for way, kind, got, evaluations in found:
+    for way, kind, got, evaluations in results:
         mean, low, high = _between(got.rows.mean(1), draws @ got.rows.T, got.half)
         values += [(names[i], way, kind, mean[i], low[i], high[i], got.half[i]) for i in order]
         costs.append((way, kind, evaluations, _how(way, len(names)) + (f", {seeds} seeds" if seeds else "")))
-        if way == SHAPLEY and kind == found[0][1] and not no_better(float(ends[1]), same, lower=True):
+        if way == SHAPLEY and kind == results[0][1] and not no_better(float(ends[1]), same, lower=True):
             credit = _between(credits_of(mean), credits_of(draws @ got.rows.T), got.half)
             columns = {"site": names, "rounds": tested.took_part, "value": mean, "low": low, "high": high}
             named = zip(("credit", "credit_low", "credit_high"), credit, strict=True)
@@ -323,42 +323,42 @@ def _notes(tested: CoalitionLoss) -> list[str]:
     return notes
 
 
-def write_tables(told: Contribution, folder: Path) -> None:
+def write_tables(result: Contribution, folder: Path) -> None:
     """values.csv, costs.csv and, where there are credits, ledger.csv; one of before is removed."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, table in (("values", told.values), ("costs", told.costs), ("ledger", told.ledger)):
+    for name, table in (("values", result.values), ("costs", result.costs), ("ledger", result.ledger)):
         if len(table):
             write_atomically(folder / f"{name}.csv", to_csv(table))
         else:
             (folder / f"{name}.csv").unlink(missing_ok=True)
 
 
-def to_text(told: Contribution) -> tuple[str, list[tuple[str, list[str], list[list[Any]]]]]:
+def to_text(result: Contribution) -> tuple[str, list[tuple[str, list[str], list[list[Any]]]]]:
     """Sentences, and tables with their captions, for the terminal."""
-    mean = f", mean of {told.seeds} seeds" if told.seeds > 1 else ""
-    said = (
-        f"{told.user}, {told.rows} test {told.row_word}s of its own: {told.unit} {told.start:.4f} at the start, "
-        f"{told.end:.4f} after {told.rounds} rounds{mean}, a gain of {told.gain:.4f}. The same answer to every "
-        f"{told.row_word} would have {told.same:.4f}."
+    mean = f", mean of {result.seeds} seeds" if result.seeds > 1 else ""
+    text = (
+        f"{result.user}, {result.rows} test {result.row_word}s of its own: {result.unit} {result.start:.4f} at the "
+        f"start, {result.end:.4f} after {result.rounds} rounds{mean}, a gain of {result.gain:.4f}. The same answer to "
+        f"every {result.row_word} would have {result.same:.4f}."
     )
-    wide = told.values.assign(column=told.values.way + ", " + told.values.kind)
+    wide = result.values.assign(column=result.values.way + ", " + result.values.kind)
     columns, sites = list(dict.fromkeys(wide.column)), list(dict.fromkeys(wide.site))
     cell = {(r.site, r.column): f"{r.value:+.4f} ({r.low:+.4f} to {r.high:+.4f})" for r in wide.itertuples()}
     tables = [
         (
-            f"What each site's taking part brought; 0: nothing (95 % interval over {told.over()})",
+            f"What each site's taking part brought; 0: nothing (95 % interval over {result.over()})",
             ["site", *columns],
             [[s, *(cell[s, c] for c in columns)] for s in sites],
         )
     ]
-    if len(told.ledger):
+    if len(result.ledger):
         rows: list[list[Any]] = [
-            [r.site, r.rounds, f"{r.value:+.4f}", f"{r.credit:.4f}"] for r in told.ledger.itertuples()
+            [r.site, r.rounds, f"{r.value:+.4f}", f"{r.credit:.4f}"] for r in result.ledger.itertuples()
         ]
-        rows.append(["sum", "", f"{told.ledger.value.sum():+.4f}", f"{told.ledger.credit.sum():.4f}"])
-        words = f"Ledger, {told.kind}: positive Shapley values, scaled to sum to the gain; negative ones are not paid"
+        rows.append(["sum", "", f"{result.ledger.value.sum():+.4f}", f"{result.ledger.credit.sum():.4f}"])
+        words = f"Ledger, {result.kind}: positive Shapley values, scaled to sum to the gain; negative ones are not paid"
         tables.append((words, ["site", "rounds", "value", "credit"], rows))
-    said = "\n".join(words for words in (said, told.unpaid(), told.doubt(), told.reliance()) if words)
-    lines = [[c.way, c.kind, c.evaluations, c.how] for c in told.costs.itertuples()]
+    text = "\n".join(words for words in (text, result.unpaid(), result.doubt(), result.reliance()) if words)
+    lines = [[c.way, c.kind, c.evaluations, c.how] for c in result.costs.itertuples()]
     tables.append(("Cost", ["way", "kind", "model evaluations", "groups of sites"], lines))
-    return said, tables
+    return text, tables

@@ -72,15 +72,17 @@ def swapped_with(p: SiteSummaries, site: int, column: int, others: Places) -> st
         return ""
     place = np.searchsorted(at.inputs, yesno)
     rows, r = (x[:, : len(at.inputs) * k].reshape(len(p.sites), -1, k)[:, place] for x in (p.ties.rows, p.ties.r))
-    known = np.nan_to_num(p.known[:, at.column[yesno]])
+    observed = np.nan_to_num(p.known[:, at.column[yesno]])
     share = np.nan_to_num(p.shares[:, yesno])
-    usual = (known[others] * share[others]).sum(0) / np.maximum(known[others].sum(0), 1)
+    usual = (observed[others] * share[others]).sum(0) / np.maximum(observed[others].sum(0), 1)
     tied = _usual(rows, r, others)  # [column, class]
 
     def away(share: Numbers, r: Numbers) -> Numbers:
         """[as written, as meant]: squared deviates, of the share and of the ties."""
         gap = 2 * (arcsine(share)[:, None] - arcsine(usual)[None])
-        return np.asarray(known[site][:, None] * gap**2 + (rows[site][:, None] * (r[:, None] - tied[None]) ** 2).sum(2))
+        return np.asarray(
+            observed[site][:, None] * gap**2 + (rows[site][:, None] * (r[:, None] - tied[None]) ** 2).sum(2)
+        )
 
     own, turned = away(share[site], r[site]), away(1 - share[site], -r[site])
     a = int(mine[0])

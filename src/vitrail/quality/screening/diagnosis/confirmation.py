@@ -22,7 +22,7 @@ STEPS = 4.9  # times as coarse, and as few values
 OTHERS_KEEP = 0.2  # of their relations, every other site
 
 
-def is_clear(cell: Cell, told: Diagnosis) -> bool:
+def is_clear(cell: Cell, diagnosis: Diagnosis) -> bool:
     if len(cell.others) < 2:
         return False
     test = {
@@ -39,11 +39,11 @@ def is_clear(cell: Cell, told: Diagnosis) -> bool:
         "label flip": _is_flipped,
         "label noise": _is_faded,
         "unit in part": _is_two,
-    }.get(told.kind)
-    return bool(test and test(cell, told))
+    }.get(diagnosis.kind)
+    return bool(test and test(cell, diagnosis))
 
 
-def _is_constant(cell: Cell, told: Diagnosis) -> bool:
+def _is_constant(cell: Cell, diagnosis: Diagnosis) -> bool:
     """Even at the most similar other site some rows have another value, and too many for chance."""
     p, at = cell.p, cell.p.layout
     if cell.kind == "numeric":
@@ -53,8 +53,8 @@ def _is_constant(cell: Cell, told: Diagnosis) -> bool:
     which = np.flatnonzero(at.column == cell.column)
     j = which[int(np.nan_to_num(p.shares[cell.site, which]).argmax())]  # all rows, or of yes and no none
     same = np.nan_to_num(p.shares[:, j] * p.known[:, cell.column])
-    known = np.nan_to_num(p.known[:, cell.column])
-    z = compare_counts(same[cell.site], known[cell.site], same[cell.others], known[cell.others])
+    observed = np.nan_to_num(p.known[:, cell.column])
+    z = compare_counts(same[cell.site], observed[cell.site], same[cell.others], observed[cell.others])
     return bool(z.min() > NEAREST)
 
 
@@ -66,7 +66,7 @@ def _gaps(cell: Cell, measured: object) -> Numbers:
     return np.asarray(np.abs(x[:, 0]))
 
 
-def _is_far(cell: Cell, told: Diagnosis) -> bool:
+def _is_far(cell: Cell, diagnosis: Diagnosis) -> bool:
     far = []
     for measured in (locations, sizes):
         gap = _gaps(cell, measured)
@@ -78,26 +78,29 @@ def _is_far(cell: Cell, told: Diagnosis) -> bool:
 
 def _stands_out(cell: Cell) -> bool:
     """Many rows hold one value, and at no other site a fifth as many hold any."""
-    held, known = cell.p.held[cell.others, cell.number, 0, 1], cell.p.known[cell.others, cell.column]
-    most = np.nanmax(np.where(np.isfinite(held), held, HELD - 1) / known, initial=0.0)
+    held, observed = cell.p.held[cell.others, cell.number, 0, 1], cell.p.known[cell.others, cell.column]
+    most = np.nanmax(np.where(np.isfinite(held), held, HELD - 1) / observed, initial=0.0)
     return bool(cell.share > 0.3 and most < cell.share / 5)
 
 
-def _is_coarser(cell: Cell, told: Diagnosis) -> bool:
+def _is_coarser(cell: Cell, diagnosis: Diagnosis) -> bool:
     """Every other site's values go by far smaller steps, and are far more."""
     number, step = cell.p.grain[cell.others, cell.number].T
-    known = np.isfinite(number) & np.isfinite(step)
-    if known.sum() < 2:
+    comparable = np.isfinite(number) & np.isfinite(step)
+    if comparable.sum() < 2:
         return False
-    return bool(STEPS * step[known].max() <= told.numbers["step"] and STEPS * cell.grain[0] <= number[known].min())
+    return bool(
+        STEPS * step[comparable].max() <= diagnosis.numbers["step"]
+        and STEPS * cell.grain[0] <= number[comparable].min()
+    )
 
 
-def _is_foreign(cell: Cell, told: Diagnosis) -> bool:
+def _is_foreign(cell: Cell, diagnosis: Diagnosis) -> bool:
     """A value that many rows hold here, that lies outside of all other sites' usual range or stands apart."""
     p, i = cell.p, cell.number
     if cell.share < 0.05 or _stands_out(cell):
         return cell.share >= 0.05
-    j = np.flatnonzero(p.values[i] == told.numbers["code"])
+    j = np.flatnonzero(p.values[i] == diagnosis.numbers["code"])
     same = p.same[cell.others, i][:, j[0]] / p.known[cell.others, cell.column] if len(j) else np.zeros(len(cell.others))
     free = cell.others[np.nan_to_num(same) < 0.02]  # a site that has it as well is no yardstick, and no excuse
     if len(free) < max(2, len(cell.others) / 2):
@@ -105,10 +108,10 @@ def _is_foreign(cell: Cell, told: Diagnosis) -> bool:
     q = p.quantiles[free, i]
     low, high = np.nanmin(q, initial=np.inf), np.nanmax(q, initial=-np.inf)
     wide = float(median_known(p.widths[free, i]))
-    return bool(told.numbers["code"] < low - wide or told.numbers["code"] > high + wide)
+    return bool(diagnosis.numbers["code"] < low - wide or diagnosis.numbers["code"] > high + wide)
 
 
-def _is_cut(cell: Cell, told: Diagnosis) -> bool:
+def _is_cut(cell: Cell, diagnosis: Diagnosis) -> bool:
     """Other sites hold neither end so often, and have rows beyond the bound."""
     p, i = cell.p, cell.number
     ends = np.nan_to_num(p.held[cell.others, i, 1:, 1] / p.known[cell.others, cell.column][:, None])
@@ -136,9 +139,9 @@ def _relations(cell: Cell) -> list[tuple[float, float, Numbers]]:
     partner = np.where(first == cell.column, second, first)[own]
 
     def follow(site: int, voices: Places, used: Flags) -> tuple[float, float]:
-        known = np.isfinite(r[voices])
-        usual = np.where(known, r[voices], 0.0).sum(0) / np.maximum(known.sum(0), 1)
-        weight = np.where(np.isfinite(r[site]) & known.any(0) & used, n[site], 0.0) * usual
+        finite = np.isfinite(r[voices])
+        usual = np.where(finite, r[voices], 0.0).sum(0) / np.maximum(finite.sum(0), 1)
+        weight = np.where(np.isfinite(r[site]) & finite.any(0) & used, n[site], 0.0) * usual
         strong, total = float((weight * usual).max(initial=0.0)), float((weight * usual).sum())
         return (float((weight * np.nan_to_num(r[site])).sum()) / total, strong**-0.5) if strong > 1 else (np.nan, 9.0)
 
@@ -173,7 +176,7 @@ def _is_mirrored(cell: Cell) -> bool:
     return bool(low - 0.05 <= 1 - share[cell.site] <= high + 0.05) and _share_is_far(cell)
 
 
-def _is_reversed(cell: Cell, told: Diagnosis) -> bool:
+def _is_reversed(cell: Cell, diagnosis: Diagnosis) -> bool:
     if cell.kind == "binary" and _is_mirrored(cell):
         return True
     return all(
@@ -182,28 +185,28 @@ def _is_reversed(cell: Cell, told: Diagnosis) -> bool:
     )
 
 
-def _is_unrelated(cell: Cell, told: Diagnosis) -> bool:
+def _is_unrelated(cell: Cell, diagnosis: Diagnosis) -> bool:
     return all(
         len(theirs) >= 2 and mine + 2.5 * error < 0.5 and theirs.min() > 0.5 for mine, error, theirs in _relations(cell)
     )
 
 
-def _is_swapped(cell: Cell, told: Diagnosis) -> bool:
+def _is_swapped(cell: Cell, diagnosis: Diagnosis) -> bool:
     """Both lie much farther from their own than any other site does."""
     at = cell.p.layout
-    other = Cell(cell.weighed, cell.site, at.columns.index(told.numbers["other"]))
-    return all(_is_far(c, told) if c.kind == "numeric" else _share_is_far(c) for c in (cell, other))
+    other = Cell(cell.weighed, cell.site, at.columns.index(diagnosis.numbers["other"]))
+    return all(_is_far(c, diagnosis) if c.kind == "numeric" else _share_is_far(c) for c in (cell, other))
 
 
-def _is_other_code(cell: Cell, told: Diagnosis) -> bool:
+def _is_other_code(cell: Cell, diagnosis: Diagnosis) -> bool:
     """Read as named, the shares are as near to the others' as those of the others are to each other; or, as written,
     it keeps to no relation that all others keep."""
-    if _is_unrelated(cell, told):
+    if _is_unrelated(cell, diagnosis):
         return True
     p, at = cell.p, cell.p.layout
     which = np.flatnonzero(at.column == cell.column)
     levels = list(at.levels[cell.column])
-    meant = np.array([levels.index(told.numbers["levels"].get(name, name)) for name in levels])
+    meant = np.array([levels.index(diagnosis.numbers["levels"].get(name, name)) for name in levels])
     shares = np.nan_to_num(p.shares[:, which])
     usual = np.median(shares[cell.others], axis=0)
     mine = np.zeros(len(which))
@@ -213,7 +216,7 @@ def _is_other_code(cell: Cell, told: Diagnosis) -> bool:
     return bool(before > WIDER * widest and after < max(0.5 * before, 0.0) and after <= 1.2 * widest)
 
 
-def _is_two(cell: Cell, told: Diagnosis) -> bool:
+def _is_two(cell: Cell, diagnosis: Diagnosis) -> bool:
     """A gap among the site's own values that no other site has, and values close to each other beyond it."""
 
     def gap(q: Numbers) -> float:
@@ -236,8 +239,8 @@ def _is_two(cell: Cell, told: Diagnosis) -> bool:
 
 def _outcome(cell: Cell) -> tuple[float, float, Numbers]:
     """How well the outcome is predicted, as a multiple of how well elsewhere, its error, and the other sites'."""
-    told = cell.weighed.predict(tuple(cell.weighed.without.get(cell.site, ())))[-1]
-    r, rows = np.where(np.isfinite(cell.p.predicted[..., 0]), told, np.nan), cell.p.rows
+    predicted = cell.weighed.predict(tuple(cell.weighed.without.get(cell.site, ())))[-1]
+    r, rows = np.where(np.isfinite(cell.p.predicted[..., 0]), predicted, np.nan), cell.p.rows
     sites = [s for s in cell.others if np.isfinite(r[s]).all() and rows[s] >= 30]
     if len(sites) < 2 or not np.isfinite(r[cell.site]).all():
         return float("nan"), float("nan"), np.zeros(0)
@@ -247,8 +250,8 @@ def _outcome(cell: Cell) -> tuple[float, float, Numbers]:
     return float(follows[cell.site]), float(1 / np.sqrt(max(size * rows[cell.site], 1e-9))), follows[sites]
 
 
-def _is_flipped(cell: Cell, told: Diagnosis) -> bool:
-    if "levels" in told.numbers:  # several classes: all others are read best as they are
+def _is_flipped(cell: Cell, diagnosis: Diagnosis) -> bool:
+    if "levels" in diagnosis.numbers:  # several classes: all others are read best as they are
         return not any(read_outcome(cell.p, int(s), cell.others[cell.others != s]) for s in cell.others)
     alike = agreement(cell.p, cell.weighed.accused)
     with_me, among = alike[cell.site, cell.others], alike[np.ix_(cell.others, cell.others)]
@@ -259,7 +262,7 @@ def _is_flipped(cell: Cell, told: Diagnosis) -> bool:
     return len(theirs) >= 2 and mine < -0.2 and mine + 2.5 * error < 0.4 and bool(theirs.min() > OTHERS_KEEP)
 
 
-def _is_faded(cell: Cell, told: Diagnosis) -> bool:
+def _is_faded(cell: Cell, diagnosis: Diagnosis) -> bool:
     mine, error, theirs = _outcome(cell)
     most = 0.6 if cell.weighed.without.get(cell.site) else 0.85  # what is reckoned from ties is less exact
     return len(theirs) >= 3 and mine < 0.75 and mine + 2 * error < most * float(theirs.min())

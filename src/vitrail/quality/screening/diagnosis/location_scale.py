@@ -26,20 +26,20 @@ def middle_of_sites(p: SiteSummaries) -> Numbers:
 
 def locations(p: SiteSummaries, fair: Flags, which: Places) -> tuple[Numbers, Numbers]:
     """[site, number]: the median, in widths from the others' median; and its variance by chance."""
-    known = p.known[:, p.layout.column[p.layout.numbers[which]]]
+    observed = p.known[:, p.layout.column[p.layout.numbers[which]]]
     wide = median_of_others(p.widths[:, which], fair)
     wide = np.where(wide > 0, wide, np.nan)
     middle = p.quantiles[:, which, 9]
-    return (middle - median_of_others(middle, fair)) / wide, 0.9 / np.maximum(known, 1)
+    return (middle - median_of_others(middle, fair)) / wide, 0.9 / np.maximum(observed, 1)
 
 
 def sizes(p: SiteSummaries, fair: Flags, which: Places) -> tuple[Numbers, Numbers]:
     """[site, number]: the logarithm of the width, as a multiple of the others'; and its variance by chance."""
-    known = p.known[:, p.layout.column[p.layout.numbers[which]]]
+    observed = p.known[:, p.layout.column[p.layout.numbers[which]]]
     with np.errstate(all="ignore"):
         log = np.log(p.widths[:, which])
     log = np.where(np.isfinite(log), log, np.nan)
-    return log - median_of_others(log, fair & np.isfinite(log)), 2.5 / np.maximum(known, 1)
+    return log - median_of_others(log, fair & np.isfinite(log)), 2.5 / np.maximum(observed, 1)
 
 
 def keeping(p: SiteSummaries, accused: Flags, with_outcome: bool = False) -> tuple[Numbers, Numbers]:

@@ -30,8 +30,8 @@ class PooledNumber:
 
 def explain_number(cell: Cell) -> Diagnosis:
     if cell.constant is not None:
-        known = cell.usual[np.isfinite(cell.usual)]
-        apart = len(known) and not known.min() - cell.wide <= cell.constant <= known.max() + cell.wide
+        finite = cell.usual[np.isfinite(cell.usual)]
+        apart = len(finite) and not finite.min() - cell.wide <= cell.constant <= finite.max() + cell.wide
         code = {"code": cell.constant} if apart and cell.constant in CODES else {}
         ask = "stands for values not measured" if code else "was measured at all"
         text = f"Every row has {short(cell.constant)}; at the other sites they vary: ask whether it {ask}."
@@ -55,9 +55,9 @@ def explain_number(cell: Cell) -> Diagnosis:
         return tell("sign", text, strength=lam)
     first = (_spiked, moved) if _is_rest_as_usual(cell) else (moved, _spiked)
     for cause in first if counted else (_spiked,):
-        told = cause(cell, lam, error)
-        if told:
-            return told
+        diagnosis = cause(cell, lam, error)
+        if diagnosis:
+            return diagnosis
     for look in (_rounded, _moved_in_part):
         seen = look(cell)
         if seen:
@@ -126,8 +126,8 @@ def moved(cell: Cell | PooledNumber, lam: float, error: float) -> Diagnosis | No
 
 def _spiked(cell: Cell, lam: float, error: float) -> Diagnosis | None:
     """One value where many rows hold it here and few elsewhere."""
-    known = cell.usual[np.isfinite(cell.usual)]
-    apart = len(known) and not known.min() - 0.25 * cell.wide <= cell.value <= known.max() + 0.25 * cell.wide
+    finite = cell.usual[np.isfinite(cell.usual)]
+    apart = len(finite) and not finite.min() - 0.25 * cell.wide <= cell.value <= finite.max() + 0.25 * cell.wide
     if cell.gap < (SPIKE / 2 if apart else SPIKE) or (cell.loud[VALUE] <= 2.5 and not apart) or _coarse_step(cell):
         return None
     value, usual = cell.value, cell.usual
@@ -136,11 +136,11 @@ def _spiked(cell: Cell, lam: float, error: float) -> Diagnosis | None:
     inside = np.isfinite(usual[[4, 14]]).all() and np.isfinite(usual).any()
     if end and inside:
         j = end[0]
-        known = usual[np.isfinite(usual)]
+        finite = usual[np.isfinite(usual)]
         q = cell.q[np.isfinite(cell.q)]
         rest = q[q != value]
         near = abs(rest - value).min() if len(rest) else 0.0
-        within = known.min() <= value <= known.max()
+        within = finite.min() <= value <= finite.max()
         if within and near < 1.0 * cell.wide:
             side = "above" if j else "below"
             text = f"{shares}, and none lies {side} it: ask whether values are cut off at that bound."
@@ -151,16 +151,16 @@ def _spiked(cell: Cell, lam: float, error: float) -> Diagnosis | None:
 
 def _is_rest_as_usual(cell: Cell) -> bool:
     """Whether the rows that do not hold the value that stands out, far from all others', are as the others' rows."""
-    known = np.isfinite(cell.usual)
-    if not known.any() or not SPIKE < cell.gap < 0.9 or not cell.wide > 0:
+    finite = np.isfinite(cell.usual)
+    if not finite.any() or not SPIKE < cell.gap < 0.9 or not cell.wide > 0:
         return False
-    low, high = cell.usual[known].min(), cell.usual[known].max()
+    low, high = cell.usual[finite].min(), cell.usual[finite].max()
     above = cell.value > high + 0.25 * cell.wide
     if not above and not cell.value < low - 0.25 * cell.wide:
         return False
     at = QUANTILES / (1 - cell.share) if above else (QUANTILES - cell.share) / (1 - cell.share)
     rest = np.isfinite(cell.q) & (cell.q != cell.value) & (at > 0) & (at < 1)
-    usual = np.interp(at, QUANTILES[known], cell.usual[known])
+    usual = np.interp(at, QUANTILES[finite], cell.usual[finite])
     return bool(rest.any() and np.abs(cell.q - usual)[rest].mean() < CLOSE * cell.wide)
 
 
@@ -191,10 +191,10 @@ def _rounded(cell: Cell) -> Diagnosis | None:
 
 def _moved_in_part(cell: Cell) -> Diagnosis | None:
     """Some quantiles as the others', some far beyond all of theirs."""
-    known = cell.both
-    if not known.any() or not np.isfinite(cell.wide):
+    comparable = cell.both
+    if not comparable.any() or not np.isfinite(cell.wide):
         return None
-    q, usual = cell.q[known], cell.usual[known]
+    q, usual = cell.q[comparable], cell.usual[comparable]
     far = (q > usual.max() + 1.5 * cell.wide) | (q < usual.min() - 1.5 * cell.wide)
     if not 0.1 < far.mean() < 0.95:
         return None
@@ -220,8 +220,12 @@ def _swapped_with(cell: Cell) -> str:
     q = p.quantiles[cell.site]
 
     def off(a: Numbers, b: Numbers) -> Numbers:
-        known = np.isfinite(a - b)
-        return np.where(known.any(1), np.where(known, np.abs(a - b), 0.0).sum(1) / np.maximum(known.sum(1), 1), np.nan)
+        comparable = np.isfinite(a - b)
+        return np.where(
+            comparable.any(1),
+            np.where(comparable, np.abs(a - b), 0.0).sum(1) / np.maximum(comparable.sum(1), 1),
+            np.nan,
+        )
 
     like = off(cell.q[None], usual) / wide  # this one, as if it were another
     back = off(q, cell.usual[None]) / cell.wide  # another, as if it were this one
