@@ -16,10 +16,10 @@ import vitrail as vt
 from visits import COLUMNS, study_of, visits
 from vitrail.core.errors import VitrailError
 from vitrail.core.task import Batch
-from vitrail.data.encoding import clean_sites, encode_sites, fingerprint_rows
+from vitrail.data.encoding import clean_sites, encode_sites, fingerprint_rows, prepare
 from vitrail.data.persons import most_rows, shares
 from vitrail.data.readers.tables import clean
-from vitrail.data.splitting import hold_out
+from vitrail.data.splitting import hold_out, split_sites
 from vitrail.engine.batches import Sites, set_aside
 from vitrail.metrics.calibration import BEDSIDE
 from vitrail.metrics.scores import FEWEST, told_shares
@@ -101,7 +101,7 @@ def test_no_person_is_on_both_sides_anywhere(made: tuple[pd.DataFrame, str], see
         assert not values[0] & values[1]
         assert fold.train_persons is not None
         assert fold.test_persons is not None
-    (site,) = encode_sites({"s": rows}, study, seed)
+    (site,) = encode_sites({"s": rows}, study, split_sites({"s": rows}, study, seed))
     assert [len(site.train_persons), len(site.test_persons)] == [len(train), len(test)]  # type: ignore[arg-type]
 
 
@@ -370,7 +370,7 @@ def test_counts_under_noise_move_by_one_row_for_a_whole_person() -> None:
     mine = rows[rows.patient == rows.patient.iloc[0]]
     assert np.linalg.norm(sums_of(mine, study)) <= np.sqrt(3 * len(COLUMNS)) + 1e-9
     assert np.linalg.norm(sums_of(mine, study_of())) > np.sqrt(3 * len(COLUMNS))
-    assert training_sizes({"s0": rows}, study, 1) == {"s0": 7}
+    assert training_sizes({"s0": rows}, study, split_sites({"s0": rows}, study, 1)) == {"s0": 7}
 
 
 def test_thresholds_count_persons() -> None:
@@ -422,7 +422,7 @@ def test_held_out_rows_are_listed(tmp_path: Path) -> None:
 
 def test_judges_know_the_most_rows_of_a_person() -> None:
     study = study_of(person="patient", training={"rounds": 1})
-    data = encode_sites(clean_sites(visits(people=12, each=5), study), study, 1)
+    data = prepare(visits(people=12, each=5), study, 1)
     from vitrail.engine.local import Engine
     from vitrail.runs.setup import training_of, training_rows
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas.testing as pdt
 import pytest
 import torch
@@ -18,6 +19,8 @@ import vitrail as vt
 from deploy.federation import Here, drawn, first_word, without_scores
 from deploy.proofs import prove
 from vitrail.data.datasets.catalogue import heart_disease, packaged
+from vitrail.data.encoding import clean_sites
+from vitrail.data.splitting import split_sites
 from vitrail.deploy.audit.notices import COMPARED, kind_of
 from vitrail.deploy.coordinator.requests import REMOVED, Responses, SiteRequests
 from vitrail.deploy.coordinator.session import conduct
@@ -26,6 +29,7 @@ from vitrail.deploy.protocol.message import Message, check_form
 from vitrail.deploy.protocol.model_digests import SignedDigestLists, points
 from vitrail.deploy.site.site import Site
 from vitrail.runs.folder import Folder
+from vitrail.runs.protection.dp_statistics import encoded
 from vitrail.runs.setup import resolve
 
 RUN = "0123456789abcdef"
@@ -75,6 +79,20 @@ def test_same_run(method: str, scale: str, heart: tuple, tmp_path: Path) -> None
     if near.shift_table is not None:
         pdt.assert_frame_equal(far.shifts(), near.shifts())
         assert far.findings() == near.findings()
+
+
+def test_a_deployed_site_has_the_rows_of_a_simulation_to_the_last_bit(heart: tuple, tmp_path: Path) -> None:
+    study = heart[0].with_changes(standardise="local")
+    agreed = Agreement.of(study, None, len(heart[1]))
+    cleaned = clean_sites(heart[1], study)
+    simulated = encoded(cleaned, study, agreed.seed, split_sites(cleaned, study, agreed.seed))
+    for data in simulated:
+        site = Site(data.name, heart[1][data.name], agreed, tmp_path / data.name)
+        site.rehearsal()
+        assert site.data is not None
+        for own, other in ((site.data.train_x, data.train_x), (site.data.test_x, data.test_x)):
+            assert own.dtype == other.dtype == np.float32
+            assert own.tobytes() == other.tobytes()
 
 
 def test_how_unsure_models_are_is_told_as_on_one_machine(heart: tuple, tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def scale_of(way: Way) -> tuple[Any, Any]:
 
 def own(way: Way, name: str, mean: Any = None) -> Any:
     site = way.site(name)
-    rows = site.rows.iloc[site._split()]
+    rows = site.rows.iloc[site.splits[site.name][0]]
     return moments(rows, numeric(way.agreed.study), mean)
 
 

@@ -12,6 +12,7 @@ import vitrail as vt
 from small import opposed_tables
 from vitrail import methods
 from vitrail.data.encoding import clean_sites
+from vitrail.data.splitting import split_sites
 from vitrail.privacy.budget import Budget, noise_for
 from vitrail.runs.plan import Plan
 from vitrail.runs.protection.budget import private, row_noise, spent_after, start_noise
@@ -113,9 +114,8 @@ def test_what_is_counted_before_the_first_round_is_noisy_and_right_in_the_mean()
     found = study({"rows": {"epsilon": 40.0, "delta": 0.01}}, {})
     table = opposed_tables({"one": 4000})
     cleaned = clean_sites(table, found)
-    plain, noisy, again = (
-        encoded(cleaned, s, 5)[0] for s in (found.with_changes(protect={"rows": None}), found, found)
-    )
+    studies, splits = (found.with_changes(protect={"rows": None}), found, found), split_sites(cleaned, found, 5)
+    plain, noisy, again = (encoded(cleaned, s, 5, splits)[0] for s in studies)
     assert noisy.encoder == again.encoder
     assert plain.counts is None
     assert noisy.counts is not None

@@ -1,4 +1,5 @@
-"""A run and its page work out once what the study comes to: the task, and the rehearsal that gives every contract."""
+"""A run and its page work out once what the study comes to: the task, the rehearsal that gives every contract, and
+which rows of each site are held out."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 import vitrail as vt
+from vitrail.data.splitting import hold_out
 from vitrail.engine.contract import rehearse
 from vitrail.report.pages.builder import write_report
 from vitrail.runs import Plan
@@ -29,7 +31,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         return call
 
-    for function in (rehearse, build_task):
+    for function in (rehearse, build_task, hold_out):
         wrapped, name = counted(function), function.__name__
         for module in [m for key, m in sys.modules.items() if key.startswith("vitrail")]:
             if getattr(module, name, None) is function:
@@ -38,23 +40,24 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 @pytest.mark.parametrize(
-    ("method", "protect", "training"),
+    ("method", "changes"),
     [
-        ("fedavg", {}, {}),
-        ("fedavg", {"sum": "masked"}, {}),
-        ("fedavg", {"robust": "median"}, {}),
-        ("fedavg", {}, {"refit": True}),
-        ("ifedavg", {}, {}),
+        ("fedavg", {}),
+        ("fedavg", {"protect": {"sum": "masked"}}),
+        ("fedavg", {"protect": {"robust": "median"}}),
+        ("fedavg", {"protect": {"rows": {"epsilon": 20.0, "delta": 0.01}}, "standardise": "none"}),
+        ("fedavg", {"training": {"refit": True}}),
+        ("ifedavg", {}),
     ],
 )
 def test_one_run_with_its_page_is_planned_once(
-    method: str, protect: dict[str, Any], training: dict[str, Any], counts: Counter[str], tmp_path: Path
+    method: str, changes: dict[str, Any], counts: Counter[str], tmp_path: Path
 ) -> None:
     sites = vt.datasets.heart_disease()
-    study = vt.Study.infer(sites, target="disease").with_changes(protect=protect, training=training)
+    study = vt.Study.infer(sites, target="disease").with_changes(**changes)
     run = vt.federate(study, sites, method=method, rounds=2, out=tmp_path / "run")
     write_report(run, tmp_path / "page.html")
-    assert counts == {"rehearse": 1, "build_task": 1}
+    assert counts == {"rehearse": 1, "build_task": 1, "hold_out": len(sites)}
 
 
 def test_a_stored_run_has_the_table_of_the_run_that_was_made(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from vitrail.data.persons import persons_of
 from vitrail.data.readers.images import stacked
 from vitrail.data.readers.tables import TOGETHER, clean, row_names
 from vitrail.data.schema import Feature, TableSchema
-from vitrail.data.splitting import hold_out, split_problems
+from vitrail.data.splitting import Splits, split_problems, split_sites
 
 Matrix = NDArray[np.float64]
 NO_LEVEL = -1  # which no value has: the column of an indicator is 0, unless the value is missing
@@ -178,8 +178,10 @@ class SiteData(NamedTuple):
 def prepare(
     sites: Mapping[str, pd.DataFrame], table: TableSchema, seed: int, known: Encoder | None = None
 ) -> list[SiteData]:
-    """Clean, split and encode every site's table; the problems of all sites at once. `known`: fitted before."""
-    return encode_sites(clean_sites(sites, table), table, seed, known)
+    """Clean, split and encode every site's table; the problems of all sites at once. `known`: a scale that was fitted
+    before."""
+    cleaned = clean_sites(sites, table)
+    return encode_sites(cleaned, table, split_sites(cleaned, table, seed), known)
 
 
 def clean_sites(sites: Mapping[str, pd.DataFrame], table: TableSchema) -> dict[str, pd.DataFrame]:
@@ -206,15 +208,12 @@ def clean_sites(sites: Mapping[str, pd.DataFrame], table: TableSchema) -> dict[s
 def encode_sites(
     cleaned: Mapping[str, pd.DataFrame],
     table: TableSchema,
-    seed: int,
+    splits: Splits,
     known: Encoder | Mapping[str, Encoder] | None = None,
-    kind: type[np.floating] = np.float64,
-    whole: bool = False,
 ) -> list[SiteData]:
-    """Split and encode rows that `clean` gave. `known`: fitted before, one for all or for each site its own. `kind`:
-    of numbers; networks take single precision. `whole`: all rows are trained on, and none is held out."""
-    target, none = table.target, np.empty(0, np.int64)
-    splits = {n: (np.arange(len(f)), none) if whole else hold_out(f, table, seed, n) for n, f in cleaned.items()}
+    """Encode rows that `clean` gave, in single precision, as networks take them. `known`: a scale that was fitted
+    before, one for all sites or each site's own."""
+    target = table.target
     if isinstance(known, Encoder):
         known = dict.fromkeys(cleaned, known)
     encoders = fit_encoders(cleaned, table, {n: train for n, (train, _) in splits.items()}) if known is None else known
@@ -224,7 +223,7 @@ def encode_sites(
         if target.kind == "number":
             y = (y - target.center) / target.scale
         a, b = splits[name]
-        train, test = (encoders[name].matrix(frame, rows, kind) for rows in (a, b))
+        train, test = (encoders[name].matrix(frame, rows, np.float32) for rows in (a, b))
         w = weights_of(frame, table)
         told = (None, None) if w is None else (w[a], w[b])
         site = SiteData(name, encoders[name], train, y[a], test, y[b], fingerprint_rows(frame), None, *told)

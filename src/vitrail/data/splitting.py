@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
@@ -13,6 +15,7 @@ from vitrail.data.persons import outcome_by_person, persons_of
 from vitrail.data.schema import TableSchema
 
 Ints = NDArray[np.int64]
+Splits = dict[str, tuple[Ints, Ints]]  # site -> places of the rows to train on and of those to test on
 
 
 def hold_out(rows: pd.DataFrame, table: TableSchema, seed: int, site: str) -> tuple[Ints, Ints]:
@@ -27,6 +30,12 @@ def hold_out(rows: pd.DataFrame, table: TableSchema, seed: int, site: str) -> tu
     _, held = split_rows(outcome_by_person(y, persons, table), table, seed, site)
     test = np.isin(persons, held)
     return np.flatnonzero(~test), np.flatnonzero(test)
+
+
+def split_sites(cleaned: Mapping[str, pd.DataFrame], table: TableSchema, seed: int, whole: bool = False) -> Splits:
+    """The split of every site's rows. `whole`: all rows are trained on, and none is held out."""
+    none = np.empty(0, np.int64)
+    return {n: (np.arange(len(f)), none) if whole else hold_out(f, table, seed, n) for n, f in cleaned.items()}
 
 
 def _by_date(rows: pd.DataFrame, table: TableSchema) -> tuple[Ints, Ints]:

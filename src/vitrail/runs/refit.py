@@ -13,6 +13,7 @@ import pandas as pd
 from torch import Tensor
 
 from vitrail.data.encoding import Encoder, encode_sites
+from vitrail.data.splitting import split_sites
 from vitrail.engine.local import Engine
 from vitrail.runs.backbone_features import as_rows
 from vitrail.runs.evaluation import Evaluator
@@ -46,7 +47,8 @@ def refit(
     arguments of the engine. `tell` gets the number of rounds done."""
     task, method = first.task, first.method
     agreed_scales = scales if study.standardise == "global" else None
-    data = as_rows(encode_sites(cleaned, study, seed, agreed_scales, whole=True), task.net, str(task.like.device))
+    splits = split_sites(cleaned, study, seed, whole=True)
+    data = as_rows(encode_sites(cleaned, study, splits, agreed_scales), task.net, str(task.like.device))
     rows = training_rows(data, study, method, str(task.like.device))
     engine = Engine(
         task, method, rows, training_of(study), seed, **how, guards=guards_of(study), contracts=first.contracts

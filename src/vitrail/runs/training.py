@@ -20,6 +20,7 @@ from vitrail.core.resource_usage import Footprint, cpu_seconds, footprint
 from vitrail.core.tensors import tensors
 from vitrail.data.encoding import Encoder, clean_sites
 from vitrail.data.readers.frames import Sites, as_sites
+from vitrail.data.splitting import split_sites
 from vitrail.engine.contract import Ledger, WireEntry
 from vitrail.engine.local import Engine
 from vitrail.engine.rounds import Rounds, Snapshot
@@ -114,8 +115,9 @@ def federate(
     cleaned = clean_sites(sites, study)
     tell_rows(sites, cleaned, study)
     lost = count_lost(sites, cleaned)
-    check_protection(plan, training_sizes(cleaned, study, seed))
-    data = as_rows(encoded(cleaned, study, seed, secrets), task.net, device)
+    splits = split_sites(cleaned, study, seed)
+    check_protection(plan, training_sizes(cleaned, study, splits))
+    data = as_rows(encoded(cleaned, study, seed, splits, secrets), task.net, device)
     screen = partial(screen_rows, study, cleaned, refuse, pseudonyms) if asked else None
     all_rows = cleaned if refits(study, chosen) else None
     del cleaned  # of a large table each copy counts; what is left is let go when the judge has it

@@ -22,9 +22,9 @@ from torch import Tensor
 from vitrail.core.errors import AgreementMismatch, MessageRefused, RoundForgotten
 from vitrail.core.resource_usage import cpu_seconds, footprint
 from vitrail.core.tensors import each, filled, tensors
-from vitrail.data.encoding import Encoder, SiteData, moments, numeric, prepare
+from vitrail.data.encoding import Encoder, SiteData, moments, numeric
 from vitrail.data.readers.tables import clean
-from vitrail.data.splitting import hold_out
+from vitrail.data.splitting import Splits, split_sites
 from vitrail.deploy.identity.site_identity import SiteIdentity
 from vitrail.deploy.protocol.agreement import ANEW, FOOTPRINT, FORMAT, LAST, VERDICT, Agreement
 from vitrail.deploy.protocol.message import WHERE, Message, check_form, stacked
@@ -127,10 +127,10 @@ class Site:
 
     def on_standardise(self, asked: Message) -> Message:
         if self.agreed.study.protect.sum == "masked":
-            own = self.rows.iloc[self._split()]
+            own = self.rows.iloc[self.splits[self.name][0]]
             return ScaleSite(self.name, own, self.agreed, self.home, self.proof).answer(asked)
         mean = asked.tensors["mean"].numpy() if asked.words["step"] == 2 else None
-        said = moments(self.rows.iloc[self._split()], numeric(self.agreed.study), mean)
+        said = moments(self.rows.iloc[self.splits[self.name][0]], numeric(self.agreed.study), mean)
         return Message("standardise", {}, {"rows": torch.from_numpy(said.rows), "total": torch.from_numpy(said.total)})
 
     def on_prepare(self, asked: Message) -> Message:
@@ -307,17 +307,15 @@ class Site:
         self._prepare(None)
         return self.engine
 
-    def _split(self) -> Any:
-        return hold_out(self.rows, self.agreed.study, self.agreed.seed, self.name)[0]
+    @cached_property
+    def splits(self) -> Splits:
+        """Which of its rows it trains on and which it holds out."""
+        return split_sites({self.name: self.rows}, self.agreed.study, self.agreed.seed)
 
     def _prepare(self, known: Encoder | None) -> None:
-        study = self.agreed.study
-        secret = draws_of(self.base, self.home.name)
-        if study.protect.rows:  # counted under noise, and on a restart again under the same
-            found = encoded({self.name: self.rows}, study, self.agreed.seed, {self.name: secret})
-        else:
-            found = prepare({self.name: self.frame}, study, self.agreed.seed, known)
-        self._take_up(found, secret)
+        secret = draws_of(self.base, self.home.name)  # after a restart the noise is the same
+        rows, secrets = {self.name: self.rows}, {self.name: secret}
+        self._take_up(encoded(rows, self.agreed.study, self.agreed.seed, self.splits, secrets, known), secret)
 
     def _take_up(self, found: list[SiteData], secret: str) -> None:
         """Rows to train on and to judge by; `secret`: what is drawn from."""

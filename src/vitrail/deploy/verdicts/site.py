@@ -19,7 +19,7 @@ from vitrail.core.random import key
 from vitrail.core.tensors import tensors
 from vitrail.data.encoding import encode_sites
 from vitrail.data.persons import count_persons, persons_of
-from vitrail.data.splitting import cut_folds
+from vitrail.data.splitting import cut_folds, split_sites
 from vitrail.deploy.protocol.agreement import Agreement
 from vitrail.deploy.protocol.message import Message
 from vitrail.deploy.protocol.request_log import ENDED
@@ -146,7 +146,7 @@ class LaterSite(Site):
     """This site in a training after the run. It is asked as in a run; what does not belong there was refused before."""
 
     def __init__(self, site: Site, agreed: Agreement, name: str) -> None:
-        self.name, self.frame, self.rows, self.agreed, self.base = site.name, site.frame, site.rows, agreed, site.base
+        self.name, self.rows, self.agreed, self.base = site.name, site.rows, agreed, site.base
         self.publishes, self.shows, self.notices = False, False, site.notices
         self.proof, self.watts, self.since = site.proof, site.watts, site.since
         self.home, self.within = private_folder(site.home / PLACE / name), f"fold {name} "
@@ -169,7 +169,8 @@ class RefitSite(LaterSite):
     def __init__(self, site: Site, agreed: Agreement, name: str) -> None:
         super().__init__(site, agreed, name)
         self.final = site.home
-        data = encode_sites({site.name: site.rows}, agreed.study, agreed.seed, self.known, whole=True)
+        rows = {site.name: site.rows}
+        data = encode_sites(rows, agreed.study, split_sites(rows, agreed.study, agreed.seed, whole=True), self.known)
         self._take_up(data, self.secret)
 
     def _ended(self, settled: Any) -> None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from vitrail.core.random import key, normals
 from vitrail.data.encoding import Encoder, SiteData, encode_sites, numeric
 from vitrail.data.persons import count_persons, persons_of, shares
-from vitrail.data.splitting import hold_out
+from vitrail.data.splitting import Splits
 from vitrail.privacy.noise import Generator, blurred
 from vitrail.runs.protection.budget import start_noise
 from vitrail.study.model import Study
@@ -30,17 +30,23 @@ AddNoise = Callable[[str, NDArray[np.float64], float, float], NDArray[np.float64
 
 
 def encoded(
-    cleaned: Mapping[str, pd.DataFrame], study: Study, seed: int, secrets: Mapping[str, str] | None = None
+    cleaned: Mapping[str, pd.DataFrame],
+    study: Study,
+    seed: int,
+    splits: Splits,
+    secrets: Mapping[str, str] | None = None,
+    known: Encoder | None = None,
 ) -> list[SiteData]:
-    """Rows that `clean` gave, split and encoded as networks take them; where rows are private, by noisy means, with
-    noisy counts of classes. `secrets`: of the sites' own, for their noise; else from the seed, as in a simulation."""
+    """The one way from cleaned tables to the rows of a run, at a deployed site as in a simulation. Where rows are
+    private, means are noisy, and so are counts of classes. `secrets`: from which each site draws its noise; without
+    them it is drawn from the seed, as in a simulation. `known`: the scale that all sites share, fitted before."""
     noise = start_noise(study)
     if not noise:
-        return encode_sites(cleaned, study, seed, kind=np.float32)
+        return encode_sites(cleaned, study, splits, known)
     encoder_for, counts = {}, {}
     for name, frame in cleaned.items():
         y = frame[study.target.column].to_numpy()
-        rows = hold_out(frame, study, seed, name)[0]
+        rows = splits[name][0]
         add_noise = from_secret(secrets[name]) if secrets else _from_seed(study, key(seed, name, "counts"))
         encoder_for[name] = (
             encoder_of(frame.iloc[rows], study, noise["columns"], add_noise) if "columns" in noise else None
@@ -50,13 +56,13 @@ def encoded(
             plain = np.bincount(y[rows].astype(np.int64), part, len(study.target.levels)).astype(np.float64)
             counts[name] = add_noise("classes", plain, 1.0, noise["classes"]).clip(min=1.0)
     encoders = {k: v for k, v in encoder_for.items() if v is not None}
-    sites = encode_sites(cleaned, study, seed, encoders or None, np.float32)
+    sites = encode_sites(cleaned, study, splits, encoders or None)
     return [site._replace(counts=counts.get(site.name)) for site in sites]
 
 
-def training_sizes(cleaned: Mapping[str, pd.DataFrame], study: Study, seed: int) -> dict[str, int]:
+def training_sizes(cleaned: Mapping[str, pd.DataFrame], study: Study, splits: Splits) -> dict[str, int]:
     """How many rows, or persons where the study names them, each site will train on."""
-    return {n: count_persons(f.iloc[hold_out(f, study, seed, n)[0]], study) for n, f in cleaned.items()}
+    return {n: count_persons(f.iloc[splits[n][0]], study) for n, f in cleaned.items()}
 
 
 def parts_of(train: pd.DataFrame, study: Study) -> NDArray[np.float64] | None:
