@@ -1,11 +1,12 @@
 """How often the way of one run changes from one package to another: functions in the order in which they are first
 called, from `vitrail run` with a file for each site to the page.
 
-    python scripts/count_crossings.py SOURCE     the folder that holds the package vitrail: src, or that of another commit
+    python scripts/count_crossings.py SOURCE
 
-A crossing is a pair of functions that follow each other in this order and are in different packages (the first folder
-below vitrail). The order is that of the processor, so that it also counts what a reader would pass over; the same script
-on two commits tells how they compare.
+SOURCE is the folder that holds the package vitrail: src, or that of another commit. A crossing is a pair of functions
+that follow each other in this order and are in different packages (the first folder below vitrail). The order is that
+of the processor, so that it also counts what a reader would pass over; the same script on two commits tells how they
+compare.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import threading
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 
@@ -48,7 +50,7 @@ def main() -> None:
         app([*words, "--rounds", "2"], standalone_mode=False)
         sys.setprofile(None)
     packages = list(order.values())
-    crossings = sum(a != b for a, b in zip(packages, packages[1:], strict=False))
+    crossings = sum(a != b for a, b in pairwise(packages))
     files = len({file for file, _ in order})
     print(f"{len(order)} functions, {files} files, {len(set(packages))} packages, {crossings} crossings")
 
