@@ -85,7 +85,7 @@ def test_version_changelog_and_citation_agree() -> None:
     version = tomllib.loads((root / "pyproject.toml").read_text())["project"]["version"]
     assert re.fullmatch(r"\d+\.\d+\.\d+", version)
     assert f"\nversion: {version}\n" in (root / "CITATION.cff").read_text()
-    newest = re.search(r"^## (\S+),", (root / "CHANGELOG.md").read_text(), re.M)
+    newest = re.search(r"^(?:## \[|This will be version )(\d+\.\d+\.\d+)", (root / "CHANGELOG.md").read_text(), re.M)
     assert newest is not None
     assert newest[1] == version
 
