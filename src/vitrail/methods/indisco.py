@@ -1,4 +1,4 @@
-"""inDISCO (Roschewitz et al.; later MyTH): prototypes that show what a site's model looks at, learned together.
+"""inDISCO (Naumova; later published as MyTH): prototypes that show what a site's model looks at, learned together.
 
 The network is that of nets/prototypes.py: d_p is the distance of prototype p to the nearest latent patch of a picture.
 
