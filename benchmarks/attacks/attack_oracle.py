@@ -166,7 +166,7 @@ class Hospitals:
             self.strangers[name] = frame.loc[out].reset_index(drop=True)
             inside = frame.drop(out).reset_index(drop=True)
             self.sites[name] = Site(name, inside, agreed, place / name)
-        names, rows = numeric(agreed.study), [site.rows.iloc[site._split()] for site in self.sites.values()]
+        names, rows = numeric(agreed.study), [site.rows.iloc[site.splits[site.name][0]] for site in self.sites.values()]
         mean, sd = finish_moments(lambda mean: [moments(frame, names, mean) for frame in rows])
         scale = {"mean": torch.from_numpy(mean), "sd": torch.from_numpy(sd)}
         for site in self.sites.values():
@@ -300,7 +300,7 @@ def attack_mix(seed: int, targets: int, knows_others: bool = False) -> tuple[lis
         for name in ("cleveland", "hungarian"):
             site, strangers = hospitals.sites[name], clean(hospitals.strangers[name], study)
             assert site.data is not None
-            encoder, trains = site.data.encoder, site.rows.iloc[site._split()]
+            encoder, trains = site.data.encoder, site.rows.iloc[site.splits[site.name][0]]
             crafter = Crafter(agreed, {k: (encoder.mean[k], encoder.sd[k]) for k in encoder.mean})
             known_x, known_y = encoder.matrix(strangers), strangers[study.target.column].to_numpy().astype(int)
             many, trains_y = hospitals.counts(name, "train"), trains[study.target.column].to_numpy().astype(int)

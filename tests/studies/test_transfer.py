@@ -119,7 +119,7 @@ def test_a_model_of_evidence_is_judged_by_the_shares_that_it_says() -> None:
     study, sites = make_study("classes", loss="evidence"), make_sites("classes")
     task, site = build_task(study, Local(), 1), prepare(sites, study, 1)[0]
     params, y = {k: v[None].double() for k, v in task.start.items()}, site.train_y.astype(int)
-    shares = task.loss.answers(task.output(params, torch.from_numpy(site.train_x)[None]))[0].numpy()
+    shares = task.loss.answers(task.output(params, torch.from_numpy(site.train_x).double()[None]))[0].numpy()
     told = _losses(study, task, params, site.train_x, site.train_y)
     np.testing.assert_allclose(told[0], -np.log(shares[np.arange(len(y)), y]))
 
@@ -177,8 +177,8 @@ def test_folds_share_the_training_rows_out(kind: str) -> None:
 def test_folds_are_standardised_by_what_is_trained_on() -> None:
     for fold in folds_of(make_sites(), make_study(), 1, 3):
         for s in fold:
-            assert s.train_x.mean(0) == pytest.approx(0, abs=1e-9)
-            assert abs(s.test_x.mean()) > 1e-6
+            assert s.train_x.mean(0) == pytest.approx(0, abs=1e-6)
+            assert abs(s.test_x.mean()) > 1e-4
 
 
 def test_choosing() -> None:

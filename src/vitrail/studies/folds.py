@@ -8,7 +8,7 @@ it and tests on the later rows in it. So every later row is judged once, by a mo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from vitrail.core.errors import Problem, VitrailError
 from vitrail.core.random import key
-from vitrail.data.encoding import Encoder, Matrix, SiteData, fit_encoders
+from vitrail.data.encoding import Encoder, SiteData, fit_encoders
 from vitrail.data.outcomes import weights_of
 from vitrail.data.persons import count_persons, persons_of
 from vitrail.data.readers.tables import clean
@@ -144,7 +144,7 @@ def _fold(
     return out
 
 
-def _encoded(encoder: Encoder, frame: pd.DataFrame) -> tuple[Matrix, NDArray[np.generic]]:
+def _encoded(encoder: Encoder, frame: pd.DataFrame) -> tuple[NDArray[Any], NDArray[np.generic]]:
     target = encoder.table.target
     y = frame[target.column].to_numpy(copy=True)
-    return encoder.matrix(frame), (y - target.center) / target.scale if target.kind == "number" else y
+    return encoder.matrix(frame, kind=np.float32), (y - target.center) / target.scale if target.kind == "number" else y

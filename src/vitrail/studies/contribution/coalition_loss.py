@@ -62,8 +62,9 @@ class CoalitionLoss:
         self.at, self.data = self.names.index(user), data
         model = {k: v[None].double() for k, v in run.models[user].items()}
         self.state = filled(each(as_double, run.plan.settled), model)
-        self.x, self.y = torch.from_numpy(data.test_x)[None], torch.from_numpy(np.ascontiguousarray(data.test_y))
-        self.train_x = torch.from_numpy(data.train_x)[None]
+        self.x = as_double(torch.from_numpy(data.test_x))[None]
+        self.y = torch.from_numpy(np.ascontiguousarray(data.test_y))
+        self.train_x = as_double(torch.from_numpy(data.train_x))[None]
         self.outcomes = None if run.study.protect.rows else trained_on(run.study, data)  # else they would be told of
         self.start = run.method.coord(self.task, len(self.names))
 
