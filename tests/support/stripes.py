@@ -10,7 +10,6 @@ import pandas as pd
 
 import vitrail as vt
 from vitrail.data.readers.images import png
-from tests.support import ROOT
 
 SIZES = {"east": 24, "north": 40, "south": 30}
 STUDY = vt.Study.parse(

@@ -40,7 +40,6 @@ from vitrail.deploy.transport.flare import workspace
 from vitrail.deploy.vertical.agreement import agreed_hash
 from vitrail.runs.result import Run
 from vitrail.study.model import Study
-from tests.support import ROOT
 
 PATIENCE = 90.0  # seconds that anything may take before a test gives up: a loaded machine is slow, not wrong
 
