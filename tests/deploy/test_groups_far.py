@@ -14,7 +14,7 @@ import torch
 from deploy.test_masked_far import CLOSE, RUN, KilledError, Masked, agreement, asked_of
 from vitrail.core.errors import VitrailError
 from vitrail.core.facts import OUTLYING
-from vitrail.core.tensors import each
+from vitrail.core.tensors import map_tensors
 from vitrail.data.datasets.catalogue import heart_disease
 from vitrail.deploy.protocol.agreement import Agreement
 from vitrail.deploy.protocol.message import Message, unpack
@@ -77,7 +77,7 @@ def lying(way: Masked, site: str, by: float) -> None:
 
             def answers(*given: Any) -> Any:
                 (report,) = before(*given)
-                change = each(lambda t: t * by, report.held.change)
+                change = map_tensors(lambda t: t * by, report.held.change)
                 return [report._replace(held=report.held._replace(change=change))]
 
             engine.answers = answers  # type: ignore[method-assign]
