@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the tests' tensors are small: threads wait for each other, and no more
-sys.path.insert(0, str(Path(__file__).parent))  # small.py: the federation that laws and engines share
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the package tests, whoever else has one
 
 LONGEST = (  # files that take a minute or more: begun last, one of them would keep one process at work alone
     "test_flare.py",
     "test_docs.py",
-    "test_flare_parties.py",
-    "test_flare_pictures.py",
+    "test_flare_vertical.py",
+    "test_flare_images.py",
     "test_renamed.py",
 )
 

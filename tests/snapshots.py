@@ -17,11 +17,11 @@ import numpy as np
 import pandas as pd
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
+sys.path.insert(0, str(HERE.parent))
 
 import vitrail as vt  # noqa: E402
-from deploy.federation import Here  # noqa: E402
-from deploy.proofs import prove  # noqa: E402
+from tests.support.deploy.federation import Here  # noqa: E402
+from tests.support.deploy.proofs import prove  # noqa: E402
 from vitrail.deploy.consent.form import contract_text  # noqa: E402
 from vitrail.deploy.coordinator.requests import Responses, SiteRequests  # noqa: E402
 from vitrail.deploy.coordinator.session import conduct  # noqa: E402

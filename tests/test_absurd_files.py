@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from small import opposed_tables
+from tests.support.small import opposed_tables
 from vitrail.cli import app
 from vitrail.core.errors import VitrailError
 from vitrail.deploy.identity import enrolment

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-import command
-from command import Done, vitrail
+from tests.support import ROOT
+from tests.support.command import Done, vitrail
 from vitrail.data.datasets.catalogue import heart_disease, packaged
 from vitrail.deploy.identity.coordinator_folder import folder_of, invitation_of
 
@@ -44,14 +44,14 @@ def package(folder: Path, version: str, code: str = METHOD, names: str = "timid 
 
 
 ALL = """import json, sys
-from command import vitrail
+from tests.support.command import vitrail
 for words in json.loads(sys.argv[1]):
     print(json.dumps(vitrail(*words)))"""
 
 
 def with_packages(folder: Path, *sayings: Sequence[object], fails: int = 0) -> list[str]:
     """What each came to, all in one process that starts with these packages there; the last so many fail."""
-    path = os.pathsep.join([str(folder), str(Path(command.__file__).parent), *sys.path])
+    path = os.pathsep.join([str(folder), str(ROOT), *sys.path])
     words = json.dumps([[str(w) for w in words] for words in sayings])
     env = {**os.environ, "PYTHONPATH": path}
     done = subprocess.run([sys.executable, "-c", ALL, words], capture_output=True, text=True, env=env)

@@ -21,7 +21,7 @@ import torch
 from typer.testing import CliRunner
 
 import vitrail as vt
-from deploy.federation import Here
+from tests.support.deploy.federation import Here
 from vitrail.cli import app
 from vitrail.core.exchange import Method
 from vitrail.data.datasets.catalogue import heart_disease, packaged

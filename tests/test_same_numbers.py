@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from same_numbers import CASES, KEPT, scores
+from tests.same_numbers import CASES, KEPT, scores
 
 
 @pytest.mark.parametrize("case", CASES)

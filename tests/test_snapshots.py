@@ -6,7 +6,7 @@ import difflib
 
 import pytest
 
-from snapshots import METHODS, PLACE, STUDIES, case
+from tests.snapshots import METHODS, PLACE, STUDIES, case
 
 
 @pytest.mark.parametrize("method", METHODS)

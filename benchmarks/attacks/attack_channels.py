@@ -2,7 +2,8 @@
 
     python benchmarks/attacks/attack_channels.py    # writes results/attack_channels.md
 
-The federation of tests/deploy/test_flare_channels.py over real FLARE: `St Mary` runs what we ship; of `boxed` the guard
+The federation of tests/deploy/transport/flare/test_flare_channels.py over real FLARE: `St Mary` runs what we ship; of
+`boxed` the guard
 is taken away, of `open` the guard and the box. First an evil coordinator and, through it, an evil site send every
 request; then the evil site does so through a coordinator as we ship it.
 """
@@ -15,9 +16,9 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path[:] = [str(HERE.parents[1] / "tests"), *(p for p in sys.path if p and Path(p).resolve() != HERE)]
+sys.path[:] = [str(HERE.parents[1]), *(p for p in sys.path if p and Path(p).resolve() != HERE)]
 
-from deploy import test_flare_channels as tried  # noqa: E402
+from tests.support.deploy import channels as tried  # noqa: E402
 
 RESULTS = HERE / "results" / "attack_channels.md"
 

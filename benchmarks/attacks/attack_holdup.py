@@ -16,10 +16,10 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path[0] = str(HERE.parents[1] / "tests")
+sys.path[0] = str(HERE.parents[1])
 
-from deploy.attackers import Killer, Peak, finished_rounds, join_with_long_answers, three_hospitals  # noqa: E402
-from deploy.federation import Federation  # noqa: E402
+from tests.support.deploy.attackers import Killer, Peak, finished_rounds, join_with_long_answers, three_hospitals  # noqa: E402
+from tests.support.deploy.federation import Federation  # noqa: E402
 
 SECONDS, MANY, COUNT, SITE = 60.0, 5000, 400 << 20, "va"
 WORDS = ("--deadline", 20, "--quorum", 2)

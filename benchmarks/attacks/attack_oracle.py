@@ -10,7 +10,7 @@ scale of the columns, and how many held-out and training patients of each outcom
 makes a model that says "disease" of that person alone, nearly always within the bounds that sites check, and uses the
 WHOLE study on this one person: all planned scores during training, which it gets as a sum over the sites, and each
 site's scores at the end. It is taken for granted that sites accept the model each time (they refuse one that does not
-continue the last: tests/deploy/test_oracle.py). It then decides by the likelihood of all answers together.
+continue the last: tests/deploy/site/test_score_oracle.py). It then decides by the likelihood of all answers together.
 
     open      a site that scores any model, exactly, whenever it is asked (as before this defence)
     exact     the planned questions, scores not rounded ([protect] scores = "exact")

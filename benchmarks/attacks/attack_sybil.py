@@ -3,7 +3,8 @@
     python benchmarks/attacks/attack_sybil.py          # writes results/attack_sybil.md
 
 The heart study by FedAvg with masked sums, by messages to real `Site` objects with enrolled keys; over FLARE the same
-is tests/deploy/test_flare_invented.py. The coordinator has two hospitals of its own among the participants and keeps to
+is tests/deploy/transport/flare/test_flare_invented_sites.py. The coordinator has two hospitals of its own among the
+participants and keeps to
 the form of every message. Tried, in each of a few rounds, on every honest site:
 
     lists of three    each honest site is put into a sum of itself and the two, another list for each in the same round
@@ -253,7 +254,7 @@ def main() -> None:
         "",
         "`python benchmarks/attacks/attack_sybil.py`: the heart study by FedAvg under masks; four hospitals and two that the",
         f"coordinator invented ({' and '.join(INVENTED)}), all six on the list of participants that was accepted;",
-        f"{ROUNDS} rounds. Over FLARE the same is `tests/deploy/test_flare_invented.py`.",
+        f"{ROUNDS} rounds. Over FLARE the same is `tests/deploy/transport/flare/test_flare_invented_sites.py`.",
         "",
         "## Lists of three",
         "",
@@ -308,7 +309,7 @@ def _two_stories() -> list[str]:
     out = ["## Accomplices that it takes", ""]
     out += [
         "Two stories: some holders of shares are told that a site reported, others that it fell silent; accomplices",
-        "tell both kinds (tests/protect/test_masked.py does it with five sites). Before, a majority told a secret,",
+        "tell both kinds (tests/privacy/secure_sum/test_dropout_tolerant.py does it with five sites). Before, a majority told a secret,",
         "and any three were a list. Now it takes what the form says: so many that tell two stories where more than two",
         "thirds tell a secret, or all others of the shortest list, whichever is fewer.",
         "",

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from command import vitrail
-from deploy.federation import Here
+from tests.support.command import vitrail
+from tests.support.deploy.federation import Here
 from vitrail.data.datasets.catalogue import heart_disease, packaged
 from vitrail.deploy.coordinator.requests import SiteRequests
 from vitrail.deploy.coordinator.session import conduct

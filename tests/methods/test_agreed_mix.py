@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from small import gap, make_rows, make_task, models, train
+from tests.support.small import gap, make_rows, make_task, models, train
 from vitrail import methods
 from vitrail.core.facts import AGAINST_ALONE, AGREED, ALONE, ALONE_LEFT_OUT, LEFT_OUT, MIX, MIX_COSTS, OWN, find_value
 from vitrail.core.random import mixed

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import vitrail as vt
-from small import gap, make_rows, make_task, train
+from tests.support.small import gap, make_rows, make_task, train
 from vitrail.core.exchange import Roster
 from vitrail.core.facts import AGREED, MIXED, find_value
 from vitrail.core.task import Batch, Task

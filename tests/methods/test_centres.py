@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from small import gap, make_rows, make_task, models, train
+from tests.support.small import gap, make_rows, make_task, models, train
 from vitrail import methods
 from vitrail.core.facts import ALONE, CHOICE, COSTS, GROUP, OWN, SHARED, find_value
 from vitrail.core.random import mixed

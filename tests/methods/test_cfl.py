@@ -13,7 +13,7 @@ from scipy.spatial.distance import squareform
 from torch import Tensor
 
 import vitrail as vt
-from small import gap, make_sites, make_task, models, opposed_tables, train
+from tests.support.small import gap, make_sites, make_task, models, opposed_tables, train
 from vitrail.core.facts import ALIKE, GROUP, GROUP_LONGEST, GROUP_MOVED, GROUP_SPLIT, Facts, find_value
 from vitrail.core.task import Batch, Task
 from vitrail.engine.batches import Sites, gather_sites

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from small import gap, make_rows, make_task, models, train
+from tests.support.small import gap, make_rows, make_task, models, train
 from vitrail import methods
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import Params

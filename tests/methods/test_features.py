@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 import vitrail as vt
-from small import gap, make_rows, make_task, models, train
+from tests.support.small import gap, make_rows, make_task, models, train
 from vitrail import methods
 from vitrail.core.errors import VitrailError
 from vitrail.core.exchange import Adapters, Rows, SiteContext

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812
 
-from indisco_by_hand import (
+from tests.support.indisco_by_hand import (
     HELD,
     NEAR,
     OF,

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 import torch
 
-from indisco_by_hand import (
+from tests.support.indisco_by_hand import (
     ROWS,
     TRAINING,
     K,
@@ -17,7 +17,7 @@ from indisco_by_hand import (
     task,
     usual,
 )
-from small import make_task
+from tests.support.small import make_task
 from vitrail import methods
 from vitrail.core.errors import VitrailError
 from vitrail.core.exchange import Stage, training

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from small import gap, make_rows, make_task, models, train
+from tests.support.small import gap, make_rows, make_task, models, train
 from vitrail import methods
 from vitrail.core.task import Task
 from vitrail.engine.batches import BatchSampler, Sites, gather_sites, set_aside

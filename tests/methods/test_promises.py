@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from small import models, train
+from tests.support.small import models, train
 from vitrail import methods
 from vitrail.core.facts import CHOSEN, OWN, SHARE, SHARED, UNCERTAINTY, find_value
 from vitrail.core.losses import CrossEntropy, SquaredError
@@ -126,8 +126,8 @@ def test_fedavg_by_rows_favours_the_large_site() -> None:
 
 
 def test_fedper_shares_the_front_and_keeps_the_head() -> None:
-    from small import make_sites as small_sites
-    from small import make_task as small_task
+    from tests.support.small import make_sites as small_sites
+    from tests.support.small import make_task as small_task
 
     got = models(*train(methods.build("fedper"), small_task(), small_sites()))
     first, *others = got.values()

@@ -14,7 +14,7 @@ from torch.distributions import Dirichlet, kl_divergence
 from torch.func import functional_call
 
 import vitrail as vt
-from small import gap, make_rows, make_task, train
+from tests.support.small import gap, make_rows, make_task, train
 from vitrail import methods
 from vitrail.core import facts as means
 from vitrail.core.facts import OWN, RECEIVED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from small import opposed_tables
+from tests.support.small import opposed_tables
 from vitrail import methods
 from vitrail.core.errors import VitrailError
 from vitrail.studies.compare.execution import compare

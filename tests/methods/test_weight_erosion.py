@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from engines.test_bytes import search
-from small import gap, make_rows, make_task, models, train
+from tests.support.byte_search import search
+from tests.support.small import gap, make_rows, make_task, models, train
 from vitrail import methods
 from vitrail.core.errors import VitrailError
 from vitrail.engine.batches import gather_sites

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from report.browser import BROWSER, Browser
+from tests.support.report.browser import BROWSER, Browser
 
 if BROWSER is None and not os.environ.get("CI"):
     pytest.skip("no Chromium found: install it to test the pages in a browser", allow_module_level=True)
 
-from report.gallery import PAGES, write_all
-from report.test_browser import pixels
+from tests.support.report.gallery import PAGES, write_all
+from tests.support.report.screenshots import pixels
 from vitrail.report.pages.frame import templates
 
 HERE = Path(__file__).parent

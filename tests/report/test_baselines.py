@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import vitrail as vt
-from report.pages import make
+from tests.support.report.pages import make
 from vitrail.cli.output import print_comparison, print_run
 from vitrail.metrics.scores import metric_name
 from vitrail.report import Page, render

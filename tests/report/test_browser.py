@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import struct
-import subprocess
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +12,10 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from report.browser import BROWSER, FLAGS, Browser
-from report.pages import HOSTILE, MORE, SEEDS, TITLES, long_names, make
-from report.test_heatmap import found, page, shifted
+from tests.support.report.browser import BROWSER, Browser
+from tests.support.report.heatmaps import found, page, shifted
+from tests.support.report.pages import HOSTILE, MORE, SEEDS, TITLES, long_names, make
+from tests.support.report.screenshots import browse, pixels
 from vitrail.report import render
 
 if BROWSER is None and not os.environ.get("CI"):
@@ -33,49 +31,6 @@ PAGES = {
     "methods": lambda: make(methods=[*TITLES, *MORE], rounds=3),
     "wide": lambda: page(shifted(["x" * 40, "b" * 30, "c"], WIDE, odd=((0, 39, 1.0),), refused=["c"]), found(2)),
 }
-
-
-def browse(folder: Path, html: str, *options: str) -> str:
-    assert BROWSER is not None, "CI is set, so that Chromium must be installed"
-    page = folder / "page.html"
-    page.write_text(html, encoding="utf-8")
-    command = [BROWSER, *FLAGS, f"--user-data-dir={folder / 'profile'}", *options, page.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
-
-
-def pixels(path: Path) -> np.ndarray:
-    """A PNG's pixels [row, column, channel] as Chromium writes it: 8 bits, not interlaced."""
-    data, at, packed, shape = path.read_bytes(), 8, b"", (0, 0, 0)
-    while at < len(data):
-        length, kind = struct.unpack(">I4s", data[at : at + 8])
-        body = data[at + 8 : at + 8 + length]
-        at += 12 + length
-        if kind == b"IHDR":
-            width, height, _, colour = struct.unpack(">IIBB", body[:10])
-            shape = (height, width, {2: 3, 6: 4}[colour])
-        elif kind == b"IDAT":
-            packed += body
-    height, width, channels = shape
-    raw = np.frombuffer(zlib.decompress(packed), np.uint8).reshape(height, 1 + width * channels)
-    before, rows = [0] * (width * channels), []
-    for line in raw.tolist():
-        kind, row = line[0], line[1:]
-        for i in range(len(row)) if kind else ():
-            left = row[i - channels] if i >= channels else 0
-            up, corner = before[i], before[i - channels] if i >= channels else 0
-            row[i] = (row[i] + _guess(kind, left, up, corner)) & 255
-        rows.append(row)
-        before = row
-    return np.array(rows, np.uint8).reshape(shape)[:, :, :3]
-
-
-def _guess(kind: int, left: int, up: int, corner: int) -> int:
-    if kind < 4:
-        return (0, left, up, (left + up) // 2)[kind]
-    guess = left + up - corner
-    return min((left, up, corner), key=lambda v: abs(guess - v))
 
 
 @pytest.mark.parametrize(("width", "dark"), [(360, False), (360, True), (1200, False), (1200, True)])

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import vitrail as vt
-from small import opposed_tables
+from tests.support.small import opposed_tables
 from vitrail.core.facts import OWN
 from vitrail.report.pages.builder import page_of
 from vitrail.report.pages.run import render

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import vitrail as vt
-from small import opposed_tables
+from tests.support.small import opposed_tables
 from vitrail.core.errors import VitrailError
 from vitrail.core.facts import ALONE, ALONE_WEIGHT, OWN, SHARED
 from vitrail.report.pages.builder import page_of

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import vitrail as vt
-from command import vitrail
-from small import spoil_hold_out
+from tests.support.command import vitrail
+from tests.support.small import spoil_hold_out
 from vitrail.data.encoding import prepare
 from vitrail.data.splitting import split_rows
 from vitrail.methods.local import Local

@@ -14,8 +14,8 @@ import pandas.testing as pdt
 import pytest
 
 import vitrail as vt
-from command import vitrail
-from small import spoil_hold_out
+from tests.support.command import vitrail
+from tests.support.small import spoil_hold_out
 from vitrail.data.splitting import split_rows
 from vitrail.engine.local import Engine
 from vitrail.metrics.recalibration import PENALTY

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vertical.companies import STUDY, people, vitrail
+from tests.support.vertical.companies import STUDY, people, vitrail
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from scripts import load_script
+from tests.support.scripts import load_script
 from vitrail.core.optimizers import Adam
 from vitrail.vertical.training.dialogue import Dialogue
 from vitrail.vertical.training.guest import Guest

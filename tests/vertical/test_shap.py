@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from talks import WIDTHS, naive, people, talk
+from tests.support.vertical.talks import WIDTHS, naive, people, talk
 from vitrail.analysis.explanations.rows import NOTHING, explain_rows
 from vitrail.core.errors import VitrailError
 from vitrail.core.optimizers import Adam

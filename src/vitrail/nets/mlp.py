@@ -14,7 +14,7 @@ Events are rare in one interval, so the gradient of its constant is small: PACE 
 lets weight decay hardly touch it.
 
 The gradient is written out by hand for all sites at once: it is added straight into the velocity (one batched matrix
-product a layer), which is what makes a round fast. tests/engines/test_gradients.py compares it with autograd.
+product a layer), which is what makes a round fast. tests/nets/test_gradients.py compares it with autograd.
 """
 
 from __future__ import annotations

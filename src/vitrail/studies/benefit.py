@@ -10,7 +10,7 @@ the gain is the mean over folds and repeats, its interval widened for rows that 
 
 Which method a federation would use is chosen by the rows of the *other* sites: a federation uses one, and a site's own
 luck has no part in it. Chosen by the site's own rows outside each fold, many methods that all change nothing made far
-too many sites "gain" or "lose" (tests/studies/test_joining.py). Where there is no other site, that is all there is.
+too many sites "gain" or "lose" (tests/studies/test_benefit.py). Where there is no other site, that is all there is.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ It bends where the mean Shapley value both rises and falls beyond chance from on
 smaller of the largest rise and the largest fall is at least a fifth of the other. Groups are up to ten parts of the
 rows in the order of their values, each of 15 rows or more; "beyond chance" is Welch's t over all pairs of groups, with
 Bonferroni's correction. A relation that is monotone and noisy does not bend. How often the rule errs is measured in
-tests/explain/test_direction.py.
+tests/analysis/explanations/test_direction.py.
 """
 
 from __future__ import annotations

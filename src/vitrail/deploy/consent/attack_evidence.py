@@ -1,6 +1,7 @@
 """What attackers got out of reports guarded as a study's are, in one sentence of its consent form.
 
-The numbers are those of benchmarks/attacks/results/attacks.json; tests/deploy/test_words.py holds them against it.
+The numbers are those of benchmarks/attacks/results/attacks.json; tests/deploy/consent/test_form.py holds them against
+it.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ bits; a value beyond its clip is refused, never wrapped. Some zeros are summed b
 cancel (a site saw another list of keys, or sent something else) they are no longer zeros, and nothing is opened.
 
 One draw serves one list of sites. Two sums of the same values over lists that differ by one site would tell that
-site's values (tests/protect/test_masks.py does it), so a site never adds its values to a second list, and a sum in
+site's values (tests/privacy/secure_sum/test_pairwise.py does it), so a site never adds its values to a second list, and
+a sum in
 which somebody falls silent is not begun anew with the others: it waits, or is not opened. What was drawn and said is
 on disk, so that a site that was restarted says the same.
 """

@@ -6,7 +6,7 @@
 Every question is asked with other weights, and what differs between answers is free of the noise that stays. In a world
 of 1000 people with a category of ten, a host with 300 known rows guessed it right in .44 of the others after 50 epochs
 of small steps, in .22 after two (by its own columns in .13). Three of these steps do what 50 small ones do, and in the
-world of tests/vertical/test_newton.py they told the host nothing more, where 50 small ones told .26.
+world of tests/vertical/training/test_newton.py they told the host nothing more, where 50 small ones told .26.
 """
 
 from __future__ import annotations

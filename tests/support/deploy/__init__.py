@@ -1,0 +1,1 @@
+"""Federations on one machine, their keys, and who attacks them."""

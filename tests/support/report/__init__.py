@@ -1,0 +1,1 @@
+"""Pages made in little time, and a browser to look at them."""

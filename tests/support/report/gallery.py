@@ -1,0 +1,225 @@
+"""Every kind of page that the product writes, made in little time: what holds for all pages is tested on these."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+import vitrail as vt
+from tests.support.album import album
+from tests.support.cards import make_table
+from tests.support.report import groups, heatmaps, shortcuts, trust, uncertainty
+from tests.support.report.explanations import made
+from tests.support.report.live_runs import Story
+from tests.support.report.pages import HEART, make, screened
+from tests.support.report.site_pages import told as looked
+from tests.support.report.transfers import make_found
+from vitrail.analysis.explanations.summary import summarise_sites
+from vitrail.data.datasets.catalogue import packaged
+from vitrail.report import render
+from vitrail.report.live import server
+from vitrail.report.live.watcher import RunWatcher
+from vitrail.report.pages.card import render_card
+from vitrail.report.pages.contribution import render_contribution
+from vitrail.report.pages.explanation import render_explained
+from vitrail.report.pages.explanation_summary import render_explanation_summary
+from vitrail.report.pages.index import Demo, DemoPage, write_index
+from vitrail.report.pages.site import render_private
+from vitrail.report.pages.site_benefit import write_own_verdict
+from vitrail.report.pages.transfer import render_transfer
+from vitrail.report.pages.vertical import render_together
+from vitrail.report.sections.screening import write_screen
+from vitrail.runs.site.card import make_card
+from vitrail.studies.contribution.values import CARRIED, LOO, SHAPLEY, Contribution
+from vitrail.study.model import Study
+from vitrail.vertical.matching.match import Match
+from vitrail.vertical.run import VerticalRun
+from vitrail.vertical.training.dialogue import MessageCount
+from vitrail.vertical.training.terms import GuestOffer, Terms
+
+
+def compared(_: Path) -> str:
+    return render(make(rounds=8, screening=screened(heatmaps.found(3), columns=heatmaps.FEATURES)))
+
+
+def shifts(_: Path) -> str:
+    """40 features, 16 of them folded; one site refused."""
+    sites, features = [f"ward {i}" for i in range(6)], [f"feature {i:02d}" for i in range(40)]
+    return render(heatmaps.page(heatmaps.shifted(sites, features, refused=["ward 4"]), sites=sites))
+
+
+def trusted(_: Path) -> str:
+    return render(trust.page())
+
+
+def doubted(_: Path) -> str:
+    return render(uncertainty.page())
+
+
+def grouped(_: Path) -> str:
+    path = [[0, 0, 0, 0]] * 2 + [[0, 0, 1, 1]] * 2 + [[0, 2, 1, 1]] * 2
+    return render(groups.page(groups.facts_of(path, lengths=True, alike=True)))
+
+
+def prototypes(_: Path) -> str:
+    return render(shortcuts.page(shortcuts.facts_of(6, 10, 12), 6))
+
+
+def screening(folder: Path) -> str:
+    findings = [*heatmaps.found(12), *heatmaps.found(12, wrong=False)]
+    told = screened(findings, columns=heatmaps.FEATURES, why_not={"va": "it does not publish"})
+    study = Study.load(packaged("heart_disease.toml"))
+    return write_screen(study, told, folder / "screen.html").read_text("utf-8")
+
+
+def looks(_: Path) -> str:
+    told = looked()._replace(
+        command="vitrail repair study.toml ours.csv", together="vitrail repair study.toml --from x"
+    )
+    return render_private(told)
+
+
+def pictures(_: Path) -> str:
+    draw = np.random.default_rng(0)
+    return render_private(
+        album(draw.integers(0, 2, 80).tolist(), draw.random(80).tolist(), [i < 30 for i in range(80)])
+    )
+
+
+def own_verdict(folder: Path) -> str:
+    study = Study.load(packaged("heart_disease.toml")).with_changes(verdict={"folds": 5})
+    told = {"verdict": "yes", "why": "it gains.", "rows": 200, "folds": 5, "seeds": 2, "alone": 0.6, "joined": 0.57}
+    told |= {"gain": 0.03, "low": 0.01, "high": 0.05, "least": 0.02, "harm": 0.02, "same": 0.69}
+    return write_own_verdict("va", study, told, folder / "own.html").read_text("utf-8")
+
+
+def carded(_: Path) -> str:
+    tables = {"north <b>": make_table(1), "south": make_table(2)}
+    run = vt.federate(vt.Study.infer(tables, target="sick", training={"rounds": 1}), tables)
+    site, seen = "north <b>", run.info["fingerprints"]
+    return render_card(
+        make_card(run.model_of(site), site, "run", tables[site], seen[site], [], ["a sum"], ["No noise."])
+    )
+
+
+def transferred(_: Path) -> str:
+    return render_transfer(make_found([0.4, -0.1, 0.0, 0.2, -0.4, -0.395], [0.9, 0.3, 0.5, 0.6, 0.7, 0.2]))
+
+
+def contributed(_: Path) -> str:
+    worth = [0.05, 0.03, -0.02, 0.01]
+    rows = [
+        (s, way, CARRIED, v, v - 0.02, v + 0.02, 0.0)
+        for way in (SHAPLEY, LOO)
+        for s, v in zip(HEART, worth, strict=False)
+    ]
+    values = pd.DataFrame(rows, columns=["site", "way", "kind", "value", "low", "high", "chance"])
+    costs = pd.DataFrame([(SHAPLEY, CARRIED, 4096, "all 16")], columns=["way", "kind", "evaluations", "how"])
+    ledger = values[values.way == SHAPLEY].assign(rounds=20, credit=lambda t: t.value.clip(0), credit_low=0.0)
+    ledger["credit_high"] = ledger.credit + 0.01
+    about = ("Heart disease", "FedAvg", 1, HEART[0], 60, 20, "cross-entropy", 0.69, 0.62, 0.66)
+    return render_contribution(Contribution(*about, values, costs, ledger, ["a note"], strain=9.0))
+
+
+def explained(_: Path) -> str:
+    return render_explained(made(), "St. <b>Mary's</b>", "Heart & Co")
+
+
+def explained_all(_: Path) -> str:
+    return render_explanation_summary(summarise_sites({f"a site with a long name {i}": made(120, i) for i in range(4)}))
+
+
+def parties(_: Path) -> str:
+    study = Study.load(packaged("vertical.toml"))
+    offers = tuple(GuestOffer(guest, 4) for guest in study.guests)
+    scores = [
+        (model, metric, 0.7 + 0.05 * i, 0.65, 0.8, 0.05 * i, 0.01, 0.09)
+        for i, model in enumerate(("alone", "together"))
+        for metric in study.metrics
+    ]
+    named = ["model", "metric", "value", "low", "high", "gain", "gain_low", "gain_high"]
+    crossed = {
+        (stage, study.host, study.guests[0], "number in common"): MessageCount(3, 4000, 52_000)
+        for stage in ("match", "training")
+    }
+    info = {
+        "seed": 1,
+        "common": 4000,
+        "mark": "a1b2",
+        "lists": dict.fromkeys(study.parties, 5000),
+        "versions": {"vitrail": "0.1.0"},
+        "started": "2025-11-15",
+        "left": {guest: {"after": 400, "training": 1} for guest in study.guests},
+    }
+    match = Match(study.host, 4000, "a1b2", {}, {}, {}, {}, {})
+    run = VerticalRun(study, info, Terms(4000, offers), match, None, pd.DataFrame(scores, columns=named), crossed)  # type: ignore[arg-type]
+    return render_together(run)
+
+
+def _live(folder: Path, **more: str) -> str:
+    story = Story(folder / "run")
+    story.info |= more
+    story.begin()
+    for r in range(1, 30):
+        story.round(r, *(["va"] if r % 9 == 0 else []))
+    story.keep(29)
+    html = server.render(RunWatcher(story.path).look())[0]
+    html = re.sub(r"<script>.*?</script>", "", html, flags=re.DOTALL)  # there is nobody whom it could ask
+    return html.replace('role="alert" hidden>', 'role="alert">Vitrail does not answer.')
+
+
+def following(folder: Path) -> str:
+    return _live(folder)
+
+
+def followed(folder: Path) -> str:
+    """The same at its end."""
+    return _live(folder, finished="2025-11-15")
+
+
+def index(folder: Path) -> str:
+    for name in ("a.html", "b.html"):
+        (folder / name).write_text("-", encoding="utf-8")
+    pages = [DemoPage("a.html", "The run", "What came of it."), DemoPage("b.html", "The look", "Its own rows.", "va")]
+    demo = Demo("one", "A demo", "Four hospitals.", pages, ["va gains."], "Thanks.")
+    return write_index(folder, demo, {"one": "this", "two": "another"}).read_text("utf-8")
+
+
+PAGES: dict[str, Callable[[Path], str]] = {
+    page.__name__: page
+    for page in (
+        compared,
+        shifts,
+        trusted,
+        doubted,
+        grouped,
+        prototypes,
+        screening,
+        looks,
+        pictures,
+        own_verdict,
+        carded,
+        transferred,
+        contributed,
+        explained,
+        explained_all,
+        parties,
+        following,
+        followed,
+        index,
+    )
+}
+
+
+def write_all(folder: Path) -> dict[str, Path]:
+    """Name of a page -> its file."""
+    written = {}
+    for name, page in PAGES.items():
+        (folder / name).mkdir()
+        written[name] = folder / f"{name}.html"
+        written[name].write_text(page(folder / name), encoding="utf-8")
+    return written

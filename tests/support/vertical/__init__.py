@@ -1,0 +1,1 @@
+"""Hosts and guests with invented people."""
