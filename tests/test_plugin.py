@@ -86,3 +86,22 @@ def test_an_old_public_name_still_works_and_says_the_new_one(old: str, new: str)
         assert getattr(vt, old) is getattr(vt, new)
     with pytest.raises(AttributeError):
         vt.nothing_of_the_kind  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("blended", "interpolate"),
+        ("carried", "carry_state"),
+        ("copied", "clone"),
+        ("less", "subtract"),
+        ("moved", "apply_update"),
+        ("own_of", "select_own"),
+        ("pulled", "proximal_term"),
+        ("tmap", "tree_map"),
+    ],
+)
+def test_an_old_name_still_works_and_says_how_it_is_called_now(old: str, new: str) -> None:
+    with pytest.warns(DeprecationWarning, match=f"plugin.{old} is called vitrail.plugin.{new} now"):
+        assert getattr(plugin, old) is getattr(plugin, new)
+    assert old not in dir(plugin)

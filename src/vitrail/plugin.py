@@ -12,6 +12,7 @@ which methods are installed.
 from __future__ import annotations
 
 import importlib
+import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -88,8 +89,25 @@ _NAMES = {
 }
 _PLACES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
+_RENAMED = {  # until version 0.3
+    "blended": "interpolate",
+    "carried": "carry_state",
+    "copied": "clone",
+    "less": "subtract",
+    "moved": "apply_update",
+    "own_of": "select_own",
+    "pulled": "proximal_term",
+    "tmap": "tree_map",
+}
+
 
 def __getattr__(name: str) -> Any:
+    if name in _RENAMED:
+        text = (
+            f"vitrail.plugin.{name} is called vitrail.plugin.{_RENAMED[name]} now; the old name goes with version 0.3."
+        )
+        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        name = _RENAMED[name]
     if name not in _PLACES:
         raise AttributeError(f"vitrail.plugin has no {name!r}")
     return getattr(importlib.import_module(_PLACES[name]), name)
