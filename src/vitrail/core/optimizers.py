@@ -26,6 +26,8 @@ Beside = Callable[[Params, float], None]  # (into, by): into += by * the method'
 
 
 class Optimizer(Protocol):
+    """How a gradient changes parameters, and what it remembers from step to step."""
+
     @property
     def lr(self) -> float: ...
     @property
@@ -63,6 +65,8 @@ def decaying(params: Params) -> Params:
 
 @dataclass(frozen=True)
 class SGD:
+    """Stochastic gradient descent; weight decay is part of the gradient, as in torch."""
+
     lr: float
     momentum: float = 0.0
     decay: float = 0.0
@@ -161,6 +165,7 @@ class Adam:
 
 
 def with_term(slope: Params, beside: Beside | None) -> Params:
+    """The gradient with a further term added to it, in place; `None` adds nothing."""
     if beside:
         beside(slope, 1.0)
     return slope

@@ -98,7 +98,8 @@ def with_silent(screening: Screening, why: Mapping[str, str]) -> Screening:
 def screen_sites(study: Study, sites: Mapping[str, pd.DataFrame]) -> Screening:
     """Whose data does not fit, of tables as they are read; nothing is trained. What comes back prints itself.
 
-    `findings`, `cells`, `sites` and `pooled` of it are what pages show.
+    `study` says what the columns are, `sites` has the table of each. `findings`, `cells`, `sites` and `pooled` of what
+    comes back are what pages show.
     """
     problems = []
     if study.images:
