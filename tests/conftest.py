@@ -1,3 +1,5 @@
+"""What holds for all tests: none waits for ever, the longest come last, nothing is kept in a home folder."""
+
 import os
 import signal
 import sys
