@@ -22,7 +22,7 @@ sys.path.insert(0, str(HERE.parent))
 import vitrail as vt  # noqa: E402
 from tests.support.deploy.federation import Here  # noqa: E402
 from tests.support.deploy.proofs import prove  # noqa: E402
-from vitrail.deploy.consent.form import contract_words  # noqa: E402
+from vitrail.deploy.consent.form import contract_text  # noqa: E402
 from vitrail.deploy.coordinator.requests import Responses, SiteRequests  # noqa: E402
 from vitrail.deploy.coordinator.session import conduct  # noqa: E402
 from vitrail.deploy.protocol.agreement import Agreement  # noqa: E402
@@ -118,7 +118,7 @@ def texts_of(name: str, method: str, folder: Path) -> str:
     parts = {
         "files of a run": files,
         "wire": ["  ".join(map(str, line[:8])) for line in agreed.lines],
-        "consent form": contract_words(agreed, "north", list(sites), True).splitlines(),
+        "consent form": contract_text(agreed, "north", list(sites), True).splitlines(),
         "messages to and from one site": way.lines,
         "page": re.split(r"(?<=[.!?]) ", re.sub(r"[−+-]?\d[\d.,]*", "#", page)),
     }

@@ -19,7 +19,7 @@ from vitrail.deploy.identity.coordinator_folder import folder_of, invitation_of
 METHOD = '''"""Timid (a stranger's): FedAvg that goes half of the way."""
 from dataclasses import dataclass
 from typing import ClassVar
-from vitrail.plugin import tmap
+from vitrail.plugin import tree_map
 from vitrail.methods import FedAvg
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Timid(FedAvg):
 
     def merge(self, task, coord, up, roster):
         new, facts = super().merge(task, coord, up, roster)
-        return type(new)(tmap(lambda old, then: old + self.half * (then - old), coord.params, new.params)), facts
+        return type(new)(tree_map(lambda old, then: old + self.half * (then - old), coord.params, new.params)), facts
 '''
 
 

@@ -20,14 +20,14 @@ METHOD = '''"""Plugged: a stranger's method that knows the facade alone."""
 from dataclasses import dataclass
 from typing import ClassVar
 import vitrail as vt
-from vitrail.plugin import moved
+from vitrail.plugin import apply_update
 
 @dataclass(frozen=True)
 class Plugged(vt.methods.FedAvg):
     title: ClassVar[str] = "Plugged"
 
     def merge(self, task, coord, up, roster):
-        return coord._replace(params=moved(coord.params, up.change, 2 * up.weight)), {}
+        return coord._replace(params=apply_update(coord.params, up.change, 2 * up.weight)), {}
 '''
 
 

@@ -25,7 +25,7 @@ from tests.support.deploy.federation import Here
 from vitrail.cli import app
 from vitrail.core.exchange import Method
 from vitrail.data.datasets.catalogue import heart_disease, packaged
-from vitrail.deploy.consent.form import contract_words
+from vitrail.deploy.consent.form import contract_text
 from vitrail.deploy.coordinator.requests import SiteRequests
 from vitrail.deploy.coordinator.session import conduct
 from vitrail.deploy.protocol.agreement import Agreement
@@ -220,7 +220,7 @@ def told(method: str, folder: Path) -> tuple[str, Any]:
     protect = {"scores": "exact"}  # without masks some methods are refused otherwise
     study = STUDY.with_changes(**SMALL, method={"name": method}, screen=screen, protect=protect)
     agreed = Agreement.of(resolve(study, method, None)[0], None, 4)
-    forms = [contract_words(agreed, "va", list(ROWS), shows) for shows in (True, False)]
+    forms = [contract_text(agreed, "va", list(ROWS), shows) for shows in (True, False)]
     sites = {n: Site(n, frame, agreed, folder / n, publishes=n != "va") for n, frame in ROWS.items()}
     for name in sites:  # the same draws, whatever the method is called
         (folder / name).mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -130,7 +130,7 @@ class Sites:
 def defended(way: str) -> Iterator[None]:
     """Defences switched off, and what a liar's own code does not check: that its change keeps to the clip."""
     with ExitStack() as stack:
-        stack.enter_context(patch("vitrail.deploy.two_server.site.halved", _halved))
+        stack.enter_context(patch("vitrail.deploy.two_server.site.halves_of", _halved))
         stack.enter_context(patch("time.sleep", lambda _: None))
         if way.endswith("check off"):
             stack.enter_context(patch.object(AcceptanceForecast, "problems", lambda *_: []))
@@ -145,11 +145,11 @@ def defended(way: str) -> Iterator[None]:
 
 def _halved(x: Any, clip: float) -> Any:
     seed = two_server_protocol.secrets.token_bytes(two_server_protocol.SEED)
-    return two_server_protocol.in_words(x, clip) - two_server_protocol.draw(seed, len(x)), seed
+    return two_server_protocol.to_fixed_point(x, clip) - two_server_protocol.draw(seed, len(x)), seed
 
 
 def _bounded(products: Any, sound: Any, clip: float) -> list[int]:
-    return [int(i) for i in krum.short(products, sound, clip)]
+    return [int(i) for i in krum.within_length(products, sound, clip)]
 
 
 def study(way: str, by: float, seed: int) -> dict[str, Any]:
@@ -256,7 +256,7 @@ def cost(sites: int) -> dict[str, Any]:
         "all products": milliseconds(lambda: servers[0].products(present, one, other)),
         "lengths alone": milliseconds(lambda: _own_products(servers[0], one + other, sites)),
         "signs": milliseconds(lambda: servers[0].tested(present, lots)),
-        "bound": milliseconds(lambda: krum.short(gram, fine, CLIP)),
+        "bound": milliseconds(lambda: krum.within_length(gram, fine, CLIP)),
         "opened": 8 * d * sites,
         "told": 8 * sites * sites,
         "told alone": 8 * sites,

@@ -24,7 +24,7 @@ from torch import Tensor
 import vitrail as vt
 from vitrail import methods
 from vitrail.core.task import Task
-from vitrail.core.tensors import each, tensors
+from vitrail.core.tensors import flatten, map_tensors
 from vitrail.data.encoding import class_weights, prepare
 from vitrail.engine.batches import gather_sites
 from vitrail.engine.local import Engine
@@ -72,7 +72,8 @@ def membership(guard: str, network: str, seed: int) -> dict[str, Any]:
         settled, told = engine.settled(last), []
         for n, (x, y) in data.items():
             i = engine.names.index(n)
-            z = method.predict(engine.task, each(lambda t: t[i : i + 1], settled), torch.from_numpy(x).float()[None])  # noqa: B023
+            own = map_tensors(lambda t: t[i : i + 1], settled)  # noqa: B023
+            z = method.predict(engine.task, own, torch.from_numpy(x).float()[None])
             q = z[0].double().softmax(1).numpy()[np.arange(len(y)), y.astype(int)].clip(1e-6, 1 - 1e-6)
             told.append(np.log(q / (1 - q)))
         sure.append(np.concatenate(told))
@@ -110,7 +111,7 @@ def labels(seed: int, rounds: int = 30) -> dict[str, Any]:
     engine = Engine(build_task(study, method, seed), method, rows, training_of(study), seed, keep_reports=True)
     path = []
     for _ in engine.run():
-        told = dict(tensors(engine.reports))
+        told = dict(flatten(engine.reports))
         bias = next(v for k, v in told.items() if k.startswith("change/") and v.dim() == 2 and v.shape[1] == 2)
         path.append((bias[:, 1] - bias[:, 0]).double().numpy())
     said = np.array(path)  # [round, site]

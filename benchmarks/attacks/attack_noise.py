@@ -112,7 +112,7 @@ def low_bits() -> list[list[str]]:
             lots = (
                 DrawnNoise(torch.tensor([i * 7919])) if name == "old" else StepNoise([Generator(f"secret {i}")], 1, 0)
             )
-            y = gradient(noisy, params, pair[true]._replace(lots=lots))
+            y = gradient(noisy, params, pair[true]._replace(noise_source=lots))
             test: Callable[[Tensor, Tensor, float], Tensor] = possible_before if name == "old" else possible_now
             can = [test(y, x, z if name == "old" else step) for x in sums]
             assert bool(can[true].all()), "the true sum is always possible"
@@ -184,7 +184,7 @@ def times() -> list[list[str]]:
         agreed = Agreement.of(study(network={"hidden": (128, 64)}), None, 4)
         engine = Site(SITE, heart_disease()[SITE], agreed, Path(place) / "home").rehearsal()
         own_generators = engine.generators
-        steps = engine.drawer.steps[0]
+        steps = engine.sampler.steps[0]
         for name, given in (("old", []), ("new", own_generators)):
             engine.generators = given
             ms = took(lambda: engine.turn(0, 0, engine.start().coord, engine.start().state), 7)

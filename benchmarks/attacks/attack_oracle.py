@@ -39,7 +39,7 @@ from torch import Tensor
 
 import vitrail as vt
 from vitrail.core.exchange import Rows
-from vitrail.core.tensors import each, filled, tensors
+from vitrail.core.tensors import flatten, map_tensors, unflatten
 from vitrail.data.datasets.catalogue import heart_disease, packaged
 from vitrail.data.encoding import columns, finish_moments, moments, numeric
 from vitrail.data.readers.tables import clean
@@ -175,9 +175,9 @@ class Hospitals:
     def settled(self, word: Mapping[str, Tensor]) -> Any:
         """Every site's model is the word: FedAvg keeps nothing private."""
         last = self.agreed.stages[0].last
-        full = dict(tensors(each(lambda t: t[:1], last))) | {k: v[None] for k, v in word.items()}
-        state = each(lambda t: t[:1].clone(), self.agreed.stages[0].state)
-        return self.agreed.stages[0].stage.last.settle(self.agreed.task, state, filled(last, full))
+        full = dict(flatten(map_tensors(lambda t: t[:1], last))) | {k: v[None] for k, v in word.items()}
+        state = map_tensors(lambda t: t[:1].clone(), self.agreed.stages[0].state)
+        return self.agreed.stages[0].stage.last.settle(self.agreed.task, state, unflatten(last, full))
 
     def counts(self, name: str, split: str) -> tuple[int, int]:
         y = getattr(self.sites[name].data, f"{split}_y").astype(int)

@@ -27,7 +27,7 @@ from torch import Tensor
 import vitrail as vt
 from vitrail import methods
 from vitrail.core.facts import OUTLYING
-from vitrail.core.tensors import each
+from vitrail.core.tensors import map_tensors
 from vitrail.data.encoding import columns, prepare
 from vitrail.engine.local import Engine
 from vitrail.metrics.scores import score_all
@@ -76,7 +76,7 @@ class Lie:
             t[at] = t[at] * by if by is not None else mean - sd * mean.sign()
             return t
 
-        return each(turned, up)
+        return map_tensors(turned, up)
 
 
 def case(rule: str, attack: str, seed: int) -> dict[str, Any]:
@@ -101,11 +101,11 @@ def case(rule: str, attack: str, seed: int) -> dict[str, Any]:
         if site.name == liar:
             continue
         i = engine.names.index(site.name)
-        mine = each(lambda t: t[i : i + 1], settled)  # noqa: B023
+        mine = map_tensors(lambda t: t[i : i + 1], settled)  # noqa: B023
 
         def said(x: Any, mine: Any = mine) -> Any:
             z = method.predict(engine.task, mine, torch.from_numpy(x).float()[None])
-            return engine.task.loss.answers(z.double()).numpy()
+            return engine.task.loss.predictions(z.double()).numpy()
 
         y = site.test_y.astype(np.int64)
         aucs.append(float(score_all(["auc"], y[None], said(site.test_x), np.ones((1, len(y)), bool))["auc"][0]))

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 import vitrail as vt
-from vitrail.core.tensors import tensors
+from vitrail.core.tensors import flatten
 from vitrail.data.datasets.catalogue import heart_disease, packaged
 from vitrail.deploy.protocol.agreement import Agreement
 from vitrail.deploy.protocol.message import Message
@@ -67,7 +67,7 @@ def reports_of(agreed: Agreement, place: Path, moves: float) -> Reports:
     for site in sites.values():
         site.answer(Message("prepare", {"run": RUN}))
     turn = agreed.stages[0].stage.turns(0)[0]
-    word: Word = {k: v[0].clone() for k, v in tensors(agreed.stages[0].turns[turn].down)}
+    word: Word = {k: v[0].clone() for k, v in flatten(agreed.stages[0].turns[turn].down)}
     out: Reports = {}
     for r in range(ROUNDS):
         said = {n: _caught(site, r, turn, word) for n, site in sites.items()}

@@ -29,7 +29,7 @@ from torch import Tensor
 import vitrail as vt
 from vitrail import methods
 from vitrail.core.task import Task
-from vitrail.core.tensors import tensors
+from vitrail.core.tensors import flatten
 from vitrail.data.encoding import class_weights, prepare
 from vitrail.engine.batches import gather_sites
 from vitrail.engine.local import Engine
@@ -89,7 +89,7 @@ def case_of(guard: str, draws: str, draw: int, batch: int = 16) -> Case:
         given = {"guards": Guards(compress=guard)}  # type: ignore[arg-type]
     engine = Engine(trained, method, gather_sites(rows), training_of(study), seed, keep_reports=True, **given)
     next(iter(engine.run()))
-    change = {k.partition("/")[2]: v.sum(0).double() for k, v in tensors(engine.reports) if k.startswith("change/")}
+    change = {k.partition("/")[2]: v.sum(0).double() for k, v in flatten(engine.reports) if k.startswith("change/")}
     weights = torch.stack([torch.from_numpy(class_weights(y.argmax(1).numpy(), 2)) for _, _, y, _ in rows])
     plans, keeps = [_plan(task, method, study, name, x, seed) for name, x, _, _ in rows], []
     for (at, keep), (_, x, _, _) in zip(plans, rows, strict=True):
@@ -107,9 +107,9 @@ def _plan(task: Task, method: Any, study: Any, name: str, x: Tensor, seed: int) 
     dropout keeps of each layer's input [row, unit]."""
     blind = gather_sites([(name, torch.zeros_like(x), torch.zeros(len(x), 2), torch.ones(len(x), 1))])
     engine = Engine(task, method, blind, training_of(study), seed)
-    engine.drawer.set(0, 0)
-    draw = engine.drawer.draw()
-    assert engine.drawer.steps[0] == 1  # one batch
+    engine.sampler.set(0, 0)
+    draw = engine.sampler.draw()
+    assert engine.sampler.steps[0] == 1  # one batch
     real = draw.real[0, 0, :, 0] > 0
     keep = [(-k[0]).double()[real] for k in engine._masks(draw.row_key[0], draw.unit_key)] if engine.units else []
     return draw.rows[0, 0][real], keep
@@ -255,7 +255,7 @@ def crafting(guard: str, dropout: float, seed: int, rounds: int = 40, steep: flo
             now = PrivateTask(**fields, clip=1.0, noise=noise)
         engine = Engine(now, method, gather_sites(rows), training_of(study), seed + r, keep_reports=True, **given)
         next(iter(engine.run()))
-        told = {k.partition("/")[2]: v.sum(0).double() for k, v in tensors(engine.reports) if k.startswith("change/")}
+        told = {k.partition("/")[2]: v.sum(0).double() for k, v in flatten(engine.reports) if k.startswith("change/")}
         first = next(k for k in told if k.endswith(".weight"))
         bias = told[first.replace("weight", "bias")]
         read = (told[first] / bias).T * (

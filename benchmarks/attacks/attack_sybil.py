@@ -32,7 +32,7 @@ from torch import Tensor
 
 import vitrail as vt
 from vitrail.core.errors import VitrailError
-from vitrail.core.tensors import tensors
+from vitrail.core.tensors import flatten
 from vitrail.data.datasets.catalogue import heart_disease, packaged
 from vitrail.deploy.identity import enrolment
 from vitrail.deploy.identity.coordinator_folder import approval_of, folder_of, invitation_of
@@ -40,7 +40,7 @@ from vitrail.deploy.identity.site_identity import SiteIdentity
 from vitrail.deploy.protocol.agreement import Agreement
 from vitrail.deploy.protocol.message import Message
 from vitrail.deploy.protocol.score_plan import report_spec
-from vitrail.deploy.secure_sum.shared import drawn_words, read_bytes, read_drawn, terms_of, to_tensors, told_mark
+from vitrail.deploy.secure_sum.shared import drawn_words, read_bytes, read_drawn, terms_of, to_tensors, told_digest
 from vitrail.deploy.secure_sum.site import OWN, SumSite
 from vitrail.deploy.site import site as site_module
 from vitrail.deploy.site.private_randomness import SECRET
@@ -86,7 +86,7 @@ class Coordinator:
 
     def word(self, r: int) -> tuple[int, dict[str, Tensor]]:
         place = self.agreed.stages[0].stage.turns(r)[0]
-        return place, {k: v[0] for k, v in tensors(self.agreed.stages[0].turns[place].down)}
+        return place, {k: v[0] for k, v in flatten(self.agreed.stages[0].turns[place].down)}
 
     def own(self, name: str, about: str) -> SumSite:
         """An invented hospital at one sum; in all sums with the same key."""
@@ -107,7 +107,7 @@ class Coordinator:
         """Of each victim what it reported, or in words why that could not be read."""
         place, down = self.word(r)
         at, where = {"run": self.run, "stage": 0, "round": r, "place": place}, (0, r, place)
-        told, names = told_mark(self.agreed, where, down), {v: sorted([v, *self.proofs]) for v in victims}
+        told, names = told_digest(self.agreed, where, down), {v: sorted([v, *self.proofs]) for v in victims}
         near = {v: {n: ring[n] for n in names[v] if n != v} for v in victims}
         keys = self.ask(
             {v: Message("mask", {**at, "leg": "keys", "names": names[v], "ring": near[v]}) for v in victims}
@@ -169,7 +169,7 @@ def true_report(name: str, frame: pd.DataFrame, agreed: Agreement, home: Path, r
     """What the site, which keeps its secret in `home`, reports on the first word in that round of that run: worked out
     by a copy of it that adds nothing up."""
     place = agreed.stages[0].stage.turns(r)[0]
-    down = {k: v[0] for k, v in tensors(agreed.stages[0].turns[place].down)}
+    down = {k: v[0] for k, v in flatten(agreed.stages[0].turns[place].down)}
     real = site_module.SumSite
 
     class Open:

@@ -33,7 +33,7 @@ from torch import Tensor
 
 import vitrail as vt
 from vitrail.core.errors import RunStopped, VitrailError
-from vitrail.core.tensors import tensors
+from vitrail.core.tensors import flatten
 from vitrail.data.datasets.catalogue import heart_disease, packaged
 from vitrail.deploy.coordinator.requests import Responses, SiteRequests
 from vitrail.deploy.coordinator.session import conduct
@@ -110,7 +110,7 @@ def honest(study: vt.Study, tables: dict[str, Any], site: str = "") -> tuple[dic
 
 def trap(agreed: Agreement, generator: torch.Generator) -> dict[str, Tensor]:
     """Steep units with one direction and spread offsets; what comes after them lets each one's slope through."""
-    word = {k: v[0].clone() for k, v in tensors(agreed.stages[0].turns[0].down)}
+    word = {k: v[0].clone() for k, v in flatten(agreed.stages[0].turns[0].down)}
     for name, tensor in word.items():
         part = name.split("/")[-1]
         if part == f"{LAYER}.weight":
@@ -145,7 +145,7 @@ def bounded(word: dict[str, Tensor], start: dict[str, Tensor], by: float) -> dic
 def words(attack: str, agreed: Agreement, seed: int) -> Iterator[dict[str, Tensor]]:
     """What the coordinator tells, round by round."""
     generator, start = torch.Generator().manual_seed(seed), agreed.task.start
-    told = {k: v[0].clone() for k, v in tensors(agreed.stages[0].turns[0].down)}
+    told = {k: v[0].clone() for k, v in flatten(agreed.stages[0].turns[0].down)}
     for r in range(ROUNDS):
         if attack == "trap" or (attack == "jump" and r):
             told = trap(agreed, generator)

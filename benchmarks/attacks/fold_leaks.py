@@ -36,10 +36,10 @@ from torch import Tensor
 
 import vitrail as vt
 from vitrail.core.task import Batch
-from vitrail.core.tensors import tensors
+from vitrail.core.tensors import flatten
 from vitrail.data.encoding import SiteData
 from vitrail.data.readers.tables import clean
-from vitrail.data.splitting import cut_folds
+from vitrail.data.splitting import partition_folds
 from vitrail.engine.local import Engine
 from vitrail.runs.setup import build_task, resolve, training_of, training_rows
 from vitrail.studies.folds import FoldedRows
@@ -83,7 +83,7 @@ def report(study: vt.Study, method: Any, data: SiteData) -> Tensor:
     engine = Engine(*given, keep_reports=True, secrets={data.name: secrets.token_hex(16)})
     next(going := engine.run())
     going.close()
-    return torch.cat([v[0].flatten() for k, v in tensors(engine.reports) if "/" in k])
+    return torch.cat([v[0].flatten() for k, v in flatten(engine.reports) if "/" in k])
 
 
 def gradients(study: vt.Study, method: Any, data: SiteData, people: pd.DataFrame) -> Tensor:
@@ -127,7 +127,7 @@ def attack(case: Case, trial: int) -> dict[str, float]:
 
 
 def cut(study: vt.Study, rows: pd.DataFrame, folds: int, seed: int) -> FoldedRows:
-    lots = cut_folds(rows[study.target.column].to_numpy(), study, seed, folds)
+    lots = partition_folds(rows[study.target.column].to_numpy(), study, seed, folds)
     return FoldedRows(folds, {"site": lots}, {"site": rows}, study)
 
 

@@ -46,9 +46,14 @@ def plain_with(x: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 @contextmanager
 def guard(on: bool) -> Iterator[None]:
-    kept = screening_site.rows_below, screening_site.rows_with, screening_site.tame, screening_site.rare_answers
+    kept = (
+        screening_site.rows_below,
+        screening_site.rows_with,
+        screening_site.clip_predictions,
+        screening_site.rare_answers,
+    )
     if not on:
-        screening_site.rows_below, screening_site.rows_with, screening_site.tame = (
+        screening_site.rows_below, screening_site.rows_with, screening_site.clip_predictions = (
             plain_below,
             plain_with,
             lambda told: told,
@@ -57,7 +62,12 @@ def guard(on: bool) -> Iterator[None]:
     try:
         yield
     finally:
-        screening_site.rows_below, screening_site.rows_with, screening_site.tame, screening_site.rare_answers = kept
+        (
+            screening_site.rows_below,
+            screening_site.rows_with,
+            screening_site.clip_predictions,
+            screening_site.rare_answers,
+        ) = kept
 
 
 class Attacker:

@@ -20,9 +20,9 @@ from guard_worlds import WORLDS, world_of
 
 import vitrail as vt
 from vitrail import methods
-from vitrail.core.tensors import tensors
+from vitrail.core.tensors import flatten
 from vitrail.data.encoding import numeric, prepare
-from vitrail.deploy.site.safeguards import FREE_ROWS, ROWS_EACH, TOLD_ROWS, rows_told
+from vitrail.deploy.site.safeguards import FREE_ROWS, ROWS_EACH, TOLD_ROWS, rows_disclosed
 from vitrail.deploy.site.unscaled_columns import MOST_FIRST
 from vitrail.engine.local import Engine
 from vitrail.runs.setup import build_task, training_of, training_rows
@@ -50,9 +50,9 @@ def looked_at(study: vt.Study, frames: dict[str, Any]) -> tuple[dict[str, int], 
     x = {d.name: torch.from_numpy(d.train_x).float() for d in data}
     known, first, stopped = {n: set[int]() for n in engine.names}, dict[str, int](), dict[str, int]()
     for number, _ in enumerate(engine.run(), 1):
-        told = dict(tensors(engine.reports))
+        told = dict(flatten(engine.reports))
         for i, name in enumerate(engine.names):
-            now = rows_told({k: v[i] for k, v in told.items()}, x[name])
+            now = rows_disclosed({k: v[i] for k, v in told.items()}, x[name])
             first.setdefault(name, len(now))
             known[name] |= now
             if len(now) > TOLD_ROWS or len(known[name]) > FREE_ROWS + len(x[name]) // ROWS_EACH:

@@ -18,7 +18,7 @@ from fault_tables import Rows
 
 import vitrail as vt
 from vitrail.core.random import key
-from vitrail.core.tensors import each
+from vitrail.core.tensors import map_tensors
 from vitrail.data.encoding import SiteData, fit_encoders
 from vitrail.data.splitting import split_rows
 from vitrail.metrics.scores import score
@@ -138,7 +138,7 @@ def under_fedavg(rows: Rows, table: Any, site: str, split: int) -> float:
     engine = Engine(task, method, training_rows(data, table, method, "cpu"), training_of(table), split)
     *_, moment = engine.run()
     at, own = engine.sites.names.index(site), next(d for d in data if d.name == site)
-    state = each(lambda t: t[at : at + 1], engine.settled(moment))
+    state = map_tensors(lambda t: t[at : at + 1], engine.settled(moment))
     with torch.no_grad():
         z = method.predict(task, state, torch.from_numpy(own.test_x).float()[None])[0]
     return score(["balanced_accuracy"], own.test_y, z.softmax(1).numpy())["balanced_accuracy"]

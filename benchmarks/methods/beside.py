@@ -42,10 +42,10 @@ def imported(folder: Path, *missing: str) -> Iterator[None]:
 
 def batches(engine: Engine, round_: int) -> list[list[tuple[Tensor, Tensor]]]:
     """What each site draws in that round of training, in the engine's order: rows, and their classes by number."""
-    engine.drawer.set(0, round_, len(engine.stages[0].exchanges) - 1)  # what comes before training draws nothing
-    draw, sites = engine.drawer.draw(), engine.sites
+    engine.sampler.set(0, round_, len(engine.stages[0].exchanges) - 1)  # what comes before training draws nothing
+    draw, sites = engine.sampler.draw(), engine.sites
     out = []
-    for i, steps in enumerate(engine.drawer.steps):
+    for i, steps in enumerate(engine.sampler.steps):
         taken = [draw.rows[t, i][draw.real[t, i, :, 0] > 0] for t in range(steps)]
         out.append([(sites.x[at], sites.y[at].argmax(1)) for at in taken])
     return out

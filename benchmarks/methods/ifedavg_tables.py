@@ -38,7 +38,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "src"))  # a GPU machine may 
 
 from vitrail.core.random import key
 from vitrail.core.task import Task
-from vitrail.core.tensors import copied, each, filled, per_site, tensors, to_all
+from vitrail.core.tensors import clone, flatten, map_tensors, per_site, to_all, unflatten
 from vitrail.engine.batches import gather_sites
 from vitrail.engine.local import Engine
 from vitrail.engine.rounds import Training
@@ -204,7 +204,7 @@ def stack(method: AnyMethod, member: torch.Tensor) -> AnyMethod:
         sees = "each"
 
         def coord(self, task: Task, sites: int) -> Shared:
-            return Shared(copied(to_all(super().coord(task, sites).params, len(member))))
+            return Shared(clone(to_all(super().coord(task, sites).params, len(member))))
 
         def send(self, task: Task, coord: Shared, roster: Any) -> Shared:
             return Shared({k: v[of[: len(roster.names)]] for k, v in coord.params.items()})
@@ -219,8 +219,8 @@ def stack(method: AnyMethod, member: torch.Tensor) -> AnyMethod:
 
 def joined(trees: list[Any], by: Callable[[list[torch.Tensor]], torch.Tensor]) -> Any:
     """Messages or states of the same shape as one."""
-    parts = [dict(tensors(t)) for t in trees]
-    return filled(trees[0], {k: by([p[k] for p in parts]) for k in parts[0]})
+    parts = [dict(flatten(t)) for t in trees]
+    return unflatten(trees[0], {k: by([p[k] for p in parts]) for k in parts[0]})
 
 
 def learn(job: Job, data: dict[str, Any], device: str, tick: Callable[[int], None]) -> list[dict[str, list[float]]]:
@@ -251,7 +251,7 @@ def trained(
     net = MLP(data["x"].shape[1], classes, (128, 64), 0.2).framed(method.ends())
     starts = [net.init(torch.Generator().manual_seed(key(SEEDS[s], "init"))) for s in job.seeds]
     plain = [Task(net, {k: v.to(device) for k, v in start.items()}) for start in starts]
-    tasks = [training.applied(task, method) for task in plain]
+    tasks = [training.apply_to(task, method) for task in plain]
     of = torch.tensor([seed_of[n] for n in sites.names], device=device)
     state = joined([method.state(t, 1) for t in tasks], torch.cat)
     coord = joined([method.coord(t, len(of)) for t in tasks], torch.stack)
@@ -260,7 +260,7 @@ def trained(
     elif method.federated:
         method = stack(method, torch.nn.functional.one_hot(of, len(tasks)).T.float().contiguous())
     engine = Engine(tasks[0], method, sites, training, 0)  # 0: the seeds are in the names
-    moment = engine.start()._replace(coord=coord, state=each(lambda t: t[of], state))
+    moment = engine.start()._replace(coord=coord, state=map_tensors(lambda t: t[of], state))
     for done in engine.run(moment):
         moment = done
         if done.stage == 0:  # what comes after training is no round
@@ -270,7 +270,7 @@ def trained(
     for at, s in enumerate(job.seeds):
         for site in data["names"].tolist():
             spot = sites.names.index(f"{SEEDS[s]} {'all sites' if method.pools_rows else site}")
-            own = each(lambda t, i=spot: t[i : i + 1], settled)  # type: ignore[misc]
+            own = map_tensors(lambda t, i=spot: t[i : i + 1], settled)  # type: ignore[misc]
             x, y = tests[at, site]
             with torch.no_grad():
                 z = method.predict(tasks[0], own, torch.from_numpy(x).to(device)[None])[0]

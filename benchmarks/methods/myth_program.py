@@ -107,7 +107,7 @@ class Epochs:
     """Our batches of one site, as a data loader of theirs: every pass over it is the next epoch."""
 
     def __init__(self, engine: Engine, i: int) -> None:
-        self.sites, drawer, many = engine.sites, engine.drawer, engine.drawer.per_epoch[i]
+        self.sites, drawer, many = engine.sites, engine.sampler, engine.sampler.per_epoch[i]
         self.epochs: list[list[Tensor]] = []
         for stage, turn in [(0, 0), *((1, r) for r in range(engine.training.rounds))]:
             drawer.set(stage, turn)

@@ -31,7 +31,7 @@ from vitrail.core.exchange import Method
 from vitrail.core.facts import OWN, RECEIVED
 from vitrail.core.losses import CrossEntropy, Evidence, UncertaintyLoss
 from vitrail.core.task import Task
-from vitrail.core.tensors import copied
+from vitrail.core.tensors import clone
 from vitrail.engine.batches import gather_sites
 from vitrail.engine.local import Engine
 from vitrail.engine.rounds import Training
@@ -219,7 +219,7 @@ def carried_out(data: Any, job: Job, device: str) -> dict[str, Any]:
 def one_more_round(task: Task, params: Any, world: World, training: Training, job: Job) -> Any:
     alone = dataclasses.replace(training, rounds=1)
     local = Engine(task, build("local"), world.sites, alone, job.seed + 1000)
-    moment = local.start()._replace(state=Own(copied(params), task.remembered(params)))
+    moment = local.start()._replace(state=Own(clone(params), task.initial_state(params)))
     (last,) = local.run(moment)
     return last.state.params
 
@@ -231,14 +231,14 @@ def right(z: Tensor, y: Tensor, real: Tensor) -> list[float]:
 
 def doubts(world: World, task: Task, predict: Any, z: Tensor, y: Tensor, real: Tensor) -> dict[str, Any]:
     """[site]: doubt on its own pictures, and how well it tells them from others: the share of pairs in order."""
-    u, wrong = task.loss.doubt(z), z.argmax(-1) != y  # type: ignore[attr-defined]
+    u, wrong = task.loss.uncertainty(z), z.argmax(-1) != y  # type: ignore[attr-defined]
     x, noise = world.padded(world.seen)[0], torch.Generator(device=world.device).manual_seed(0)
     spoilt = x.float() + 64 * torch.randn(x.shape, generator=noise, device=x.device)
     others = {"inverted": 255 - x, "noisy": spoilt.clamp(0, 255).to(torch.uint8)}
     with torch.no_grad():
         away, _, here = world.padded(world.unseen)
-        strange = task.loss.doubt(predict(away))  # type: ignore[attr-defined]
-        unlike = {k: task.loss.doubt(predict(rows)) for k, rows in others.items()}  # type: ignore[attr-defined]
+        strange = task.loss.uncertainty(predict(away))  # type: ignore[attr-defined]
+        unlike = {k: task.loss.uncertainty(predict(rows)) for k, rows in others.items()}  # type: ignore[attr-defined]
     out: dict[str, Any] = {"doubt": [float(u[i][real[i]].mean()) for i in range(len(u))]}
     out["errors"] = [auroc(u[i][real[i]], wrong[i][real[i]]) for i in range(len(u))]
     for name, v, there in (("unseen", strange, here), *((k, v, real) for k, v in unlike.items())):

@@ -26,11 +26,11 @@ from torch import Tensor, nn
 import vitrail as vt
 from vitrail.core.exchange import SiteContext
 from vitrail.core.task import Batch, Task
-from vitrail.core.tensors import dot, less, scaled, tmap
+from vitrail.core.tensors import dot, scaled, subtract, tree_map
 from vitrail.engine.batches import gather_sites
 from vitrail.engine.local import Engine
 from vitrail.engine.rounds import Training
-from vitrail.methods.apple import TURN, Work, along, by_lot, mixture
+from vitrail.methods.apple import TURN, Work, mixture, project, random_order
 from vitrail.testing.federation import LOSSES
 
 ROUNDS = max(SHOWN)
@@ -64,7 +64,7 @@ class Federation:
     def states(self) -> States:
         """Cores and mixtures after each round."""
         out = []
-        place = by_lot(self.engine.roster(self.engine.everyone, 0, 0, 0)).argsort()
+        place = random_order(self.engine.roster(self.engine.everyone, 0, 0, 0)).argsort()
         for moment in self.engine.run():
             if moment.stage == 0:
                 p = self.method.begins(moment.coord) + moment.state.turn[TURN][:, place]
@@ -120,16 +120,16 @@ class AsPFLlib(vt.methods.APPLE):
     after the core's step; and the schedule of the round before."""
 
     def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
-        turn, down, moved = work.turn[TURN], work.down, less(work.core, work.received)
+        turn, down, moved = work.turn[TURN], work.down, subtract(work.core, work.received)
         p = down.begin + turn
         mine = (p * down.own).sum(1)
-        mixed = tmap(lambda w, m: w + mine.view(-1, *[1] * (m.dim() - 1)) * m, mixture(p, down.cores), moved)
+        mixed = tree_map(lambda w, m: w + mine.view(-1, *[1] * (m.dim() - 1)) * m, mixture(p, down.cores), moved)
         slope = site.task.grad(mixed, batch)
-        site.optimizer.follow(work.core, work.memory, scaled(mine, slope))
+        site.optimizer.apply(work.core, work.memory, scaled(mine, slope))
         means = {k: v / (v[0].numel() * len(slope)) for k, v in slope.items()}
-        toward = along(means, down.cores) + down.own * dot(less(work.core, work.received), means)[:, None]
+        toward = project(means, down.cores) + down.own * dot(subtract(work.core, work.received), means)[:, None]
         pull = self.mu * down.pull[:, None] * turn
-        site.optimizer.at(site.optimizer.lr * self.rate).follow(work.turn, work.turn_memory, {TURN: toward + pull})
+        site.optimizer.at(site.optimizer.lr * self.rate).apply(work.turn, work.turn_memory, {TURN: toward + pull})
 
     def pulls(self, rounds: Tensor) -> Tensor:
         return super().pulls((rounds - 1).clamp(min=0))

@@ -104,7 +104,7 @@ def one_step(net: ProtoNet, task: Task, x: Tensor, y: Tensor) -> Iterator[tuple[
     def slope(**by: float) -> Params:
         held = {k: v.clone() for k, v in params.items()}
         method = InDISCO(**{"clst": 0.0, "sep": 0.0, "l1": 0.0, **by})
-        method.descend(task, held, SGD(1.0).memory(held), batch, SGD(1.0))
+        method.descend(task, held, SGD(1.0).state(held), batch, SGD(1.0))
         return {k: v[0] - held[k][0] for k, v in params.items()}
 
     def theirs(coefs: dict[str, float] | None) -> tuple[float, Params]:

@@ -127,9 +127,9 @@ class Feed:
         if self.round < 0:
             return _Epochs([[torch.arange(sites.sizes[i]) + sites.starts[i]]], sites)
         if self.round not in self.drawn:
-            self.engine.drawer.set(0, self.round)
-            self.drawn[self.round] = self.engine.drawer.draw()
-        draw, many = self.drawn[self.round], self.engine.drawer.per_epoch[i]
+            self.engine.sampler.set(0, self.round)
+            self.drawn[self.round] = self.engine.sampler.draw()
+        draw, many = self.drawn[self.round], self.engine.sampler.per_epoch[i]
         steps = [rows[real[:, 0] > 0] for rows, real in zip(draw.rows[:, i], draw.real[:, i], strict=True)]
         return _Epochs([steps[e * many : (e + 1) * many] for e in range(EPOCHS)], sites)
 

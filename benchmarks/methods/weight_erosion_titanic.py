@@ -37,7 +37,7 @@ from vitrail.core.exchange import Roster
 from vitrail.core.facts import Fact, Facts
 from vitrail.core.random import key
 from vitrail.core.task import Batch, Task
-from vitrail.core.tensors import Params, copied
+from vitrail.core.tensors import Params, clone
 from vitrail.data.encoding import SiteData, columns, prepare
 from vitrail.engine.local import Engine
 from vitrail.methods.blocks.per_user import Up
@@ -177,10 +177,10 @@ class Attacked(WeightErosion):
         if self.attacker not in roster.names:  # the engine only looks at shapes
             return super().merge(task, coord, up, roster)
         at, n = roster.names.index(self.attacker), len(roster.names)
-        update, others = copied(up.update), torch.arange(n) != at
+        update, others = clone(up.update), torch.arange(n) != at
         for k, lie in self.lie({k: v[at] for k, v in update.items()}, update, coord).items():
             update[k][at, others] = self.strength * lie[others]
-        self.held["models"] = copied(coord.models)
+        self.held["models"] = clone(coord.models)
         return super().merge(task, coord, up._replace(update=update), roster)
 
     def lie(self, true: Params, update: Params, coord: Coord) -> Params:
@@ -207,8 +207,8 @@ def fit(data: list[SiteData], method: WeightErosion, seed: int) -> Case:
     engine = Engine(task, method, training_rows(data, study(), method, "cpu"), training_of(study()), seed)
     judge, curve, alpha, stops = Evaluator(engine, study(), data), [], [], []
     for moment in engine.run():
-        alpha.append(means.told(moment.facts, means.TRUST)[judge.at][:, judge.at].numpy())
-        stops.append(means.told(moment.facts, means.STOPPED)[judge.at].tolist())
+        alpha.append(means.find_value(moment.facts, means.TRUST)[judge.at][:, judge.at].numpy())
+        stops.append(means.find_value(moment.facts, means.STOPPED)[judge.at].tolist())
         if moment.round % EVERY == 0:
             scores = judge.rows(moment, ("test",))
             curve.append([round(value, 4) for *_, metric, value in scores if metric == "accuracy"])

@@ -38,7 +38,7 @@ from scipy import stats
 
 import vitrail as vt
 from vitrail.core.random import key
-from vitrail.data.readers.images import decoded, fitted
+from vitrail.data.readers.images import decoded, fit_pixels
 from vitrail.data.schema import Images
 from vitrail.quality.checks.burned_in_marks import ALARMS, FEWEST, find_marks
 
@@ -94,7 +94,7 @@ def birds() -> tuple[Any, Any]:
     with zipfile.ZipFile(place / "cub200_first20_224.zip") as file:
         for name in file.namelist():
             if name in index.index:
-                x.append(fitted(decoded(file.read(name)), agreed))
+                x.append(fit_pixels(decoded(file.read(name)), agreed))
                 y.append(index[name])
     return np.stack(x), np.array(y)
 

@@ -31,7 +31,7 @@ from torch import Tensor
 from worlds import WORLDS, Site, World, sites_of
 
 from vitrail.core.facts import AGAINST_ALONE, MIX
-from vitrail.core.tensors import each
+from vitrail.core.tensors import map_tensors
 from vitrail.engine.local import Engine
 from vitrail.methods.agreed_mix import AgreedMix
 from vitrail.methods.blocks.model_copies import last, mix
@@ -69,9 +69,9 @@ def run(world: World, sites: list[Site], method: Any, lr: float, seed: int) -> R
         facts |= {f.means: f.value.double() for f in moment.facts.values()}
         name = engine.stages[moment.stage].name
         if name in ("train", "tune") and moment.round == engine.stages[moment.stage].rounds:
-            ready = each(torch.clone, engine.settled(moment))
+            ready = map_tensors(torch.clone, engine.settled(moment))
         if name == "choose":
-            tables = each(torch.clone, moment.state)
+            tables = map_tensors(torch.clone, moment.state)
     return Ran(engine, names, tables, ready, facts, engine.settled(moment))
 
 
@@ -87,7 +87,7 @@ def row_losses(ran: Ran, sites: list[Site], scores: Any) -> list[Tensor]:
 
 def predicted(ran: Ran, sites: list[Site]) -> list[Tensor]:
     def scores(at: int, x: Tensor) -> Tensor:
-        return ran.engine.method.predict(ran.engine.task, each(lambda t: t[at : at + 1], ran.state), x)[0]
+        return ran.engine.method.predict(ran.engine.task, map_tensors(lambda t: t[at : at + 1], ran.state), x)[0]
 
     return row_losses(ran, sites, scores)
 
@@ -97,9 +97,9 @@ def alternatives(ran: Ran, sites: list[Site]) -> list[Tensor]:
     method, task = ran.engine.method, ran.engine.task
 
     def scores(at: int, x: Tensor) -> Tensor:
-        mine = each(lambda t: t[at : at + 1], ran.ready)
+        mine = map_tensors(lambda t: t[at : at + 1], ran.ready)
         own = task.output(last(mine.own), x)[0]
-        params = [method.method.models(task, each(lambda t: t[:, -1], mine.of))["own"]]
+        params = [method.method.models(task, map_tensors(lambda t: t[:, -1], mine.of))["own"]]
         params += [{k: v[:, i, -1] for k, v in mine.tuned.items()} for i in range(len(method.tuned))]
         return torch.stack([torch.stack([mix(a, own, task.output(p, x)[0]) for a in method.alphas]) for p in params])
 

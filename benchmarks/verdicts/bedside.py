@@ -18,7 +18,7 @@ import numpy as np
 import vitrail as vt
 from vitrail.analysis.calibration import FINE, LEVEL, counts_test, fit_line, judge, net_benefit, observed_expected
 from vitrail.metrics.calibration import EDGES, RiskCounts, counted, merged
-from vitrail.report.sections.calibration import read_told
+from vitrail.report.sections.calibration import read_risk_counts
 
 CASES = {"calibrated": (1.0, 0.0), "too high": (1.0, -0.5), "too extreme": (0.6, 0.0)}
 
@@ -65,7 +65,7 @@ def ours(name: str, target: str, sites: dict, rounds: int) -> list[str]:
     for weights in ("inverse", "none"):
         given = {"training": {"rounds": rounds, "class_weights": weights}, "bedside": {"tell": True}}
         study = vt.Study.infer(sites, target, **given, screen={"ask": False})
-        told: dict[str, RiskCounts] = read_told(vt.federate(study, sites))
+        told: dict[str, RiskCounts] = read_risk_counts(vt.federate(study, sites))
         ratios = [observed_expected(c).value for c in told.values()]
         off = sum(not judge(c).startswith("no sign") for c in told.values())
         spread = ", ".join(f"{v:.2f}" for v in (min(ratios), float(np.median(ratios)), max(ratios)))

@@ -37,7 +37,7 @@ from vitrail.core.exchange import Rows, Stage
 from vitrail.core.facts import CHOICE, GROUP
 from vitrail.core.random import mixed
 from vitrail.core.task import Task
-from vitrail.core.tensors import each
+from vitrail.core.tensors import map_tensors
 from vitrail.engine.batches import gather_sites
 from vitrail.engine.local import Engine
 from vitrail.engine.rounds import Training
@@ -144,7 +144,7 @@ def trained(world: World, sites: list[Site], method: Any, lr: float, seed: int) 
     for name, site in zip(names, sites, strict=True):
         at = engine.names.index(name)
         x, y = tensors_of(site.test_x, site.test_y, classes)
-        z = method.predict(engine.task, each(lambda t: t[at : at + 1], state), x[None])[0].double()  # noqa: B023
+        z = method.predict(engine.task, map_tensors(lambda t: t[at : at + 1], state), x[None])[0].double()  # noqa: B023
         loss.append(float(-(z.log_softmax(-1) * y).sum(1).mean()))
         right.append(float((z.argmax(1) == y.argmax(1)).double().mean()))
     found = {}

@@ -30,7 +30,7 @@ from contribution_cases import RATES, SEEDS, carry
 from job_lines import arguments, finished, name_of, run
 
 import vitrail as vt
-from vitrail.core.tensors import tensors
+from vitrail.core.tensors import flatten
 from vitrail.data.encoding import prepare
 from vitrail.engine.coalitions import Coalitions
 from vitrail.engine.local import Engine
@@ -237,7 +237,7 @@ def timed() -> pd.DataFrame:
             pairs = [
                 (a, b)
                 for x, y in zip(made, one, strict=True)
-                for (_, a), (_, b) in zip(tensors(x), tensors(y), strict=True)
+                for (_, a), (_, b) in zip(flatten(x), flatten(y), strict=True)
             ]
             gap = max(float((a - b).abs().max()) for a, b in pairs)
             out.append({"network": str(hidden), "one": taken, "stacked": stacked, "difference": gap})

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.data.schema import Split, TableSchema, Target
-from vitrail.data.splitting import cut_folds
+from vitrail.data.splitting import partition_folds
 from vitrail.studies.benefit import Floats, Ints
 from vitrail.studies.compare.execution import FOLDS
 
@@ -180,7 +180,7 @@ def _all_lots(world: World, folds: int, seed: int) -> tuple[Tensor, Tensor]:
     def cut(y: Tensor, who: int) -> Tensor:
         seeds = np.random.default_rng([seed, who]).integers(2**62, size=len(y))
         return on_device(
-            np.stack([cut_folds(r, TABLE, int(s), folds) for r, s in zip(y.cpu().numpy(), seeds, strict=True)])
+            np.stack([partition_folds(r, TABLE, int(s), folds) for r, s in zip(y.cpu().numpy(), seeds, strict=True)])
         )
 
     others = range(world.others_y.shape[1])

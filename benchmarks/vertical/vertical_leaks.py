@@ -30,7 +30,7 @@ from torch import Tensor
 from vitrail.vertical.messages import BareSlope, Levels, Numbers
 from vitrail.vertical.training.dialogue import Dialogue
 from vitrail.vertical.training.guest import Guest
-from vitrail.vertical.training.host import heard
+from vitrail.vertical.training.host import answer_scores
 
 
 class Notes:
@@ -60,8 +60,8 @@ class Notes:
         """At the host."""
         if isinstance(message, Levels | Numbers) and sender == self.guest.name and self.d.step < self.d.terms.steps:
             rows, epoch = self.d.terms.rows_at(self.d.step), self.d.step // len(self.d.terms.batches)
-            if len(rows) == len(heard(message)):
-                self.answers[epoch, rows] = heard(message).float()
+            if len(rows) == len(answer_scores(message)):
+                self.answers[epoch, rows] = answer_scores(message).float()
 
 
 def listen(guest: Guest, note: Callable[[Tensor, Any, Tensor], None]) -> None:

@@ -48,19 +48,19 @@ if TYPE_CHECKING:
     from vitrail.core.task import Net as Net
     from vitrail.core.task import Out as Out
     from vitrail.core.task import Task as Task
-    from vitrail.core.task import carried as carried
+    from vitrail.core.task import carry_state as carry_state
     from vitrail.core.tensors import Params as Params
-    from vitrail.core.tensors import blended as blended
-    from vitrail.core.tensors import copied as copied
+    from vitrail.core.tensors import apply_update as apply_update
+    from vitrail.core.tensors import clone as clone
     from vitrail.core.tensors import dot as dot
-    from vitrail.core.tensors import less as less
-    from vitrail.core.tensors import moved as moved
-    from vitrail.core.tensors import own_of as own_of
+    from vitrail.core.tensors import interpolate as interpolate
     from vitrail.core.tensors import per_site as per_site
-    from vitrail.core.tensors import pulled as pulled
+    from vitrail.core.tensors import proximal_term as proximal_term
     from vitrail.core.tensors import scaled as scaled
-    from vitrail.core.tensors import tmap as tmap
+    from vitrail.core.tensors import select_own as select_own
+    from vitrail.core.tensors import subtract as subtract
     from vitrail.core.tensors import to_all as to_all
+    from vitrail.core.tensors import tree_map as tree_map
     from vitrail.core.tensors import zeros as zeros
     from vitrail.engine.batches import gather_sites as gather_sites
     from vitrail.engine.local import Engine as Engine
@@ -76,8 +76,9 @@ _NAMES = {
     "vitrail.core.facts": "AGREED ALONE OWN RECEIVED SHARE SHARED TRUST Fact Facts",
     "vitrail.core.losses": "CrossEntropy Evidence Hazard Loss ScheduledLoss SquaredError UncertaintyLoss",
     "vitrail.core.optimizers": "SGD Adam Optimizer with_term",
-    "vitrail.core.task": "Batch Net Out Task carried",
-    "vitrail.core.tensors": "Params blended copied dot less moved own_of per_site pulled scaled tmap to_all zeros",
+    "vitrail.core.task": "Batch Net Out Task carry_state",
+    "vitrail.core.tensors": "Params apply_update clone dot interpolate per_site proximal_term scaled select_own"
+    " subtract to_all tree_map zeros",
     "vitrail.engine.batches": "gather_sites",
     "vitrail.engine.local": "Engine",
     "vitrail.engine.rounds": "Training",

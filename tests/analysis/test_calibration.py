@@ -22,10 +22,10 @@ from vitrail.metrics.calibration import (
     RiskCounts,
     counted,
     merged,
+    pack_counts,
     read_counts,
     risks,
     score_bedside,
-    told,
 )
 from vitrail.metrics.scores import FEWEST, score
 
@@ -150,7 +150,7 @@ def test_no_group_that_leaves_a_site_has_fewer_than_ten_rows() -> None:
 def test_what_a_site_tells_is_read_again_and_nonsense_is_not() -> None:
     risk, event = rows(90, 5)
     found = merged(counted(risk, event, EDGES))
-    said = dict(zip(BEDSIDE, told(found), strict=True))
+    said = dict(zip(BEDSIDE, pack_counts(found), strict=True))
     again = read_counts(said)
     assert again is not None
     for mine, theirs in zip(found, again, strict=True):

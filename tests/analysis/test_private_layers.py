@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import vitrail as vt
-from vitrail.analysis.private_layers import paper_marks
+from vitrail.analysis.private_layers import paper_flags
 from vitrail.engine.contract import trace
 from vitrail.runs import Plan
 from vitrail.runs.setup import build_task
@@ -54,7 +54,7 @@ def test_papers_rule_to_the_letter() -> None:
     values[4, 7] = 2.0
     values[:, 9] *= 0.001  # a feature that hardly varies: below the floor of 0.05 nothing is marked
     values[2, 9] = 0.01
-    o, x = paper_marks(values)
+    o, x = paper_flags(values)
     mean, sd = values.mean(0), values.std(0)
     by_hand = [[abs(values[i, j] - mean[j]) > 2 * sd[j] and sd[j] > 0.05 for j in range(20)] for i in range(12)]
     assert o.tolist() == by_hand
@@ -64,7 +64,7 @@ def test_papers_rule_to_the_letter() -> None:
     assert x[7]
     four = rng.normal(0, 1, (4, 50))
     four[0] = 1e6
-    assert not paper_marks(four)[0].any(), "with four sites the mark cannot appear, whatever the values"
+    assert not paper_flags(four)[0].any(), "with four sites the mark cannot appear, whatever the values"
 
 
 def test_a_site_can_refuse_to_publish(tmp_path) -> None:

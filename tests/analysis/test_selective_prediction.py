@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from vitrail.analysis.selective_prediction import coverage, gain, kept_share, together, uncertainty, wilson
-from vitrail.metrics.scores import FEWEST, SUREST, score_doubt, surest
+from vitrail.metrics.scores import FEWEST, SUREST, score_uncertainty, surest
 
 
 def told(rows: dict[str, int], knows: float, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -21,7 +21,7 @@ def told(rows: dict[str, int], knows: float, seed: int = 0) -> tuple[pd.DataFram
         unsure = rng.random(n)
         wrong = rng.random(n) < 0.3 + knows * (unsure - 0.5)
         p = np.column_stack([wrong, ~wrong]).astype(float)
-        found = score_doubt(np.ones((1, n), int), p[None], unsure[None], np.ones((1, n), bool))
+        found = score_uncertainty(np.ones((1, n), int), p[None], unsure[None], np.ones((1, n), bool))
         scores += [(site, metric, float(v[0])) for metric, v in found.items()]
     sizes = pd.DataFrame({"site": list(rows), "train_rows": 1, "test_rows": list(rows.values())})
     return pd.DataFrame(scores, columns=["site", "metric", "value"]), sizes

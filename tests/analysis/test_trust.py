@@ -9,7 +9,7 @@ import torch
 from vitrail.analysis.trust import groups, read_trust
 from vitrail.core import facts as means
 from vitrail.core.facts import Fact, Facts
-from vitrail.stats.linkage import joined
+from vitrail.stats.linkage import order_by_linkage
 
 
 def test_joins_by_their_meaning() -> None:
@@ -19,7 +19,7 @@ def test_joins_by_their_meaning() -> None:
     for n in (2, 5, 9):
         apart = rng.random((n, n))
         apart = (apart + apart.T) / 2 * (1 - np.eye(n))
-        order, joins = joined(apart)
+        order, joins = order_by_linkage(apart)
         assert sorted(order) == list(range(n))
         there = {frozenset([i]) for i in range(n)}
         for join in joins:
@@ -38,8 +38,8 @@ def test_joins_by_their_meaning() -> None:
 
 
 def test_of_one_thing_and_of_none() -> None:
-    assert joined(np.zeros((1, 1))) == ([0], [])
-    assert joined(np.zeros((0, 0))) == ([], [])
+    assert order_by_linkage(np.zeros((1, 1))) == ([0], [])
+    assert order_by_linkage(np.zeros((0, 0))) == ([], [])
 
 
 def test_two_camps_come_out_as_two_groups() -> None:

@@ -79,7 +79,7 @@ def test_run_tells_whom_a_site_learned_from_by_what_facts_mean(means: str, words
     done = vitrail("run", place / "open.toml", *given)
     assert done.returncode == 0, done.stderr
     run = vt.Run.load(out)
-    assert run.told(means) is not None
+    assert run.fact(means) is not None
     told = done.stdout.split(words)[1].splitlines()
     assert told[2].split() == ["user", *run.sites]
     shown = run.trust().mean if means == vt.facts.SHARE else run.trust().final

@@ -34,10 +34,10 @@ def test_the_slope_is_autograds(spread: float, kl: float, prior: float) -> None:
     z.requires_grad_()
     loss = Evidence(kl, anneal=0)
     loss.rows(Out(z, z), batch, prior).sum().backward()
-    by_hand = loss.slope(Out(z.detach(), z), batch, prior)
+    by_hand = loss.grad(Out(z.detach(), z), batch, prior)
     assert z.grad is not None
     assert torch.allclose(z.grad, by_hand, rtol=1e-8, atol=1e-10)
-    single = loss.slope(Out(z.detach().float(), z), batch._replace(y=batch.y.float(), w=batch.w.float()), prior)
+    single = loss.grad(Out(z.detach().float(), z), batch._replace(y=batch.y.float(), w=batch.w.float()), prior)
     assert single.dtype == torch.float32
     assert torch.allclose(single.double(), by_hand, rtol=1e-4, atol=1e-6)
 
@@ -54,15 +54,15 @@ def test_the_loss_is_the_papers() -> None:
 def test_doubt_is_all_without_evidence_and_shrinks_with_it() -> None:
     loss = Evidence()
     unsure, sure = torch.full((1, 4), -50.0), torch.tensor([[9.0, -9.0, -9.0, -9.0]])
-    assert loss.doubt(unsure).item() > 0.999
-    assert loss.doubt(sure).item() < 0.01
-    assert torch.allclose(loss.answers(unsure), torch.full((1, 4), 0.25), atol=1e-3)
-    assert CrossEntropy().doubt(torch.zeros(1, 4)).item() == pytest.approx(1)
-    assert CrossEntropy().doubt(sure).item() < 0.01
+    assert loss.uncertainty(unsure).item() > 0.999
+    assert loss.uncertainty(sure).item() < 0.01
+    assert torch.allclose(loss.predictions(unsure), torch.full((1, 4), 0.25), atol=1e-3)
+    assert CrossEntropy().uncertainty(torch.zeros(1, 4)).item() == pytest.approx(1)
+    assert CrossEntropy().uncertainty(sure).item() < 0.01
     assert not isinstance(SquaredError(), UncertaintyLoss)
     huge = torch.tensor([[1e30, -1e30, 0.0]])  # exp of neither is a number
-    assert loss.doubt(huge).isfinite().all()
-    assert loss.answers(huge).sum().item() == pytest.approx(1)
+    assert loss.uncertainty(huge).isfinite().all()
+    assert loss.predictions(huge).sum().item() == pytest.approx(1)
 
 
 def test_the_weight_of_wrong_evidence_grows_by_epochs_and_over_stages() -> None:
@@ -102,5 +102,5 @@ def test_training_with_evidence_is_training_by_its_slope() -> None:
 def test_shares_are_those_of_the_loss() -> None:
     z = torch.randn(3, 4, generator=torch.Generator().manual_seed(1), dtype=torch.double)
     assert torch.allclose(log_shares(CrossEntropy(), z).exp(), z.softmax(-1))
-    assert torch.allclose(log_shares(Evidence(), z).exp(), Evidence().answers(z))
+    assert torch.allclose(log_shares(Evidence(), z).exp(), Evidence().predictions(z))
     assert log_shares(CrossEntropy(), 1e4 * z).isfinite().all(), "though a share is nothing"

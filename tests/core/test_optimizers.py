@@ -13,7 +13,7 @@ from vitrail import methods
 from vitrail.core.errors import VitrailError
 from vitrail.core.optimizers import SGD, Adam, of_parameter
 from vitrail.core.task import Batch
-from vitrail.core.tensors import Params, copied, to_all
+from vitrail.core.tensors import Params, clone, to_all
 from vitrail.engine.batches import gather_sites
 from vitrail.engine.local import Engine
 from vitrail.engine.rounds import Training
@@ -147,9 +147,9 @@ def test_the_rule_is_the_studys_unless_the_method_has_its_own() -> None:
 
 def test_the_rate_decays_so_many_times() -> None:
     training, rule = Training(lr=1.0, decay=0.5, decays=4), SGD(1.0)
-    rates = [training.paced(rule, r, 8).lr for r in range(8)]
+    rates = [training.schedule_rate(rule, r, 8).lr for r in range(8)]
     assert rates == [1, 1, 0.5, 0.5, 0.25, 0.25, 0.125, 0.125]
-    assert replace(training, decays=0).paced(rule, 7, 8).lr == 1
+    assert replace(training, decays=0).schedule_rate(rule, 7, 8).lr == 1
 
 
 def test_the_mean_over_a_batch_is_over_its_real_rows() -> None:
@@ -158,7 +158,7 @@ def test_the_mean_over_a_batch_is_over_its_real_rows() -> None:
     (_, x, y, w) = rows[0]
     _, last = train(methods.build("fedavg"), task, gather_sites(rows), Training(1, batch=8, lr=LR, mean=True, decays=0))
     assert len(x) == SIZES[2] == 5
-    slope = task.grad(copied(to_all(task.start, 1)), Batch(x[None], y[None], w[None]))
+    slope = task.grad(clone(to_all(task.start, 1)), Batch(x[None], y[None], w[None]))
     for k, v in task.start.items():
         assert torch.allclose(last.coord.params[k], v - LR * slope[k][0] / 5, atol=1e-14)
 

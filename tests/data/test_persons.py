@@ -17,12 +17,12 @@ from tests.support.visits import COLUMNS, study_of, visits
 from vitrail.core.errors import VitrailError
 from vitrail.core.task import Batch
 from vitrail.data.encoding import clean_sites, encode_sites, fingerprint_rows, prepare
-from vitrail.data.persons import most_rows, shares
+from vitrail.data.persons import most_rows, person_shares
 from vitrail.data.readers.tables import clean
 from vitrail.data.splitting import hold_out, split_sites
 from vitrail.engine.batches import Sites, set_aside
 from vitrail.metrics.calibration import BEDSIDE
-from vitrail.metrics.scores import FEWEST, told_shares
+from vitrail.metrics.scores import FEWEST, surest_shares
 from vitrail.privacy.dp_sgd import DrawnNoise, PrivateTask
 from vitrail.quality.checks.table import find_faults
 from vitrail.runs.evaluation import Evaluator
@@ -332,11 +332,11 @@ def test_noise_covers_a_whole_person() -> None:
             if len(at):
                 share = torch.full((1, len(at)), 1 / m, dtype=torch.double)
                 batch = Batch(
-                    x[:, at], y[:, at], torch.zeros(1, len(at), 1), lots=DrawnNoise(torch.zeros(1)), share=share
+                    x[:, at], y[:, at], torch.zeros(1, len(at), 1), noise_source=DrawnNoise(torch.zeros(1)), share=share
                 )
                 spent += float(task.grad(params, batch)["w"].norm()) ** 2
         assert 0 < spent <= clip**2 * (1 + 1e-9)
-        whole = Batch(x, y, torch.zeros(1, m, 1), lots=DrawnNoise(torch.zeros(1)))
+        whole = Batch(x, y, torch.zeros(1, m, 1), noise_source=DrawnNoise(torch.zeros(1)))
         if m > 1:  # without its share a person of several rows would move further
             alike = whole._replace(x=x[:, :1].expand(1, m, 4), y=y[:, :1].expand(1, m, 1))
             assert float(task.grad(params, alike)["w"].norm()) > 1.5 * clip
@@ -385,7 +385,7 @@ def test_thresholds_count_persons() -> None:
     assert (by_rows[by_rows.metric.str.startswith("rows@")].value < 4 * FEWEST).any()  # else it proves nothing
     assert len(BEDSIDE) == len(told.metric.unique())
     shares_told = run.coverage().dropna(subset="accuracy")
-    assert set(shares_told.share) == set(told_shares(80, 4 * FEWEST)) < set(told_shares(80))
+    assert set(shares_told.share) == set(surest_shares(80, 4 * FEWEST)) < set(surest_shares(80))
 
 
 def test_resampling_draws_whole_persons() -> None:
@@ -397,7 +397,7 @@ def test_resampling_draws_whole_persons() -> None:
         assert times[0] == times[1] == times[2]
         assert times[4] == times[5]
         assert times[0] + times[3] + times[4] == 3
-    assert shares(whose).tolist() == [1 / 3] * 3 + [1.0] + [0.5] * 2
+    assert person_shares(whose).tolist() == [1 / 3] * 3 + [1.0] + [0.5] * 2
     assert most_rows(whose) == 3
 
 

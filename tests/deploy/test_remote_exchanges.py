@@ -85,8 +85,8 @@ class Far:
         pdt.assert_series_equal(one, other.loc[one.index], rtol=0, atol=0)
         pdt.assert_frame_equal(far.scores(), near.scores(), check_like=True, rtol=0, atol=0)
         pdt.assert_frame_equal(*map(without_scores, (far, near)))
-        pdt.assert_frame_equal(far.chance(), near.chance(), rtol=0, atol=0)
-        assert set(far.chance().site) == set(self.sites), "told before the first round, whatever a round is made of"
+        pdt.assert_frame_equal(far.baseline(), near.baseline(), rtol=0, atol=0)
+        assert set(far.baseline().site) == set(self.sites), "told before the first round, whatever a round is made of"
         pdt.assert_frame_equal(far.sizes, near.sizes)
 
 

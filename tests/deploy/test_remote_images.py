@@ -20,7 +20,7 @@ from tests.support.stripes import STUDY, stripes, write_folders
 from vitrail.cli import app
 from vitrail.data.readers.tables import read_table
 from vitrail.deploy.audit.outbox import Outbox
-from vitrail.deploy.consent.form import contract_words
+from vitrail.deploy.consent.form import contract_text
 from vitrail.deploy.coordinator.requests import Responses, SiteRequests
 from vitrail.deploy.coordinator.session import conduct
 from vitrail.deploy.doctor import at_site
@@ -99,7 +99,7 @@ def test_a_model_of_20_megabytes_passes_every_limit(tmp_path: Path) -> None:
 def test_the_consent_form_speaks_of_pictures() -> None:
     for method in ("fedper", "ifedavg"):
         study, _ = resolve(STUDY.with_changes(protect={"scores": "exact"}), method, None)
-        form = " ".join(contract_words(Agreement.of(study, None, 3), "north", list(SITES), True).split())
+        form = " ".join(contract_text(Agreement.of(study, None, 3), "north", list(SITES), True).split())
         assert "from pictures (16 x 16 pixels, grey)" in form
         assert "your pictures as such, their files, names and places" in form
         assert "Pictures have been rebuilt" in form
@@ -107,12 +107,10 @@ def test_the_consent_form_speaks_of_pictures() -> None:
         assert "0 columns" not in form
         assert "(tensor rows 3)" in form  # a name is not a word
         assert 'with weights = "rows"' in form
-    alone = contract_words(
-        Agreement.of(STUDY.with_changes(method={"name": "local"}), None, 3), "north", ["north"], True
-    )
+    alone = contract_text(Agreement.of(STUDY.with_changes(method={"name": "local"}), None, 3), "north", ["north"], True)
     assert "each site trains alone on its own pictures" in " ".join(alone.split())
     table = vt.Study.load(vt.datasets.packaged("heart_disease.toml"))
-    assert "picture" not in contract_words(Agreement.of(table, None, 4), "va", ["va", "cleveland"], True)
+    assert "picture" not in contract_text(Agreement.of(table, None, 4), "va", ["va", "cleveland"], True)
 
 
 # what stays with a site

@@ -15,7 +15,7 @@ from tests.support.visits import COLUMNS, study_of, visits
 from vitrail.core.errors import VitrailError
 from vitrail.data.persons import count_units, persons_of
 from vitrail.data.readers.tables import clean
-from vitrail.deploy.consent.form import contract_words
+from vitrail.deploy.consent.form import contract_text
 from vitrail.deploy.coordinator.requests import SiteRequests
 from vitrail.deploy.coordinator.session import conduct
 from vitrail.deploy.protocol.agreement import Agreement
@@ -69,7 +69,7 @@ def test_between_machines_as_in_a_simulation(tmp_path: Path) -> None:
         far.held_out()
     crossed = b"".join(p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file())
     assert b"P001" not in crossed
-    assert "how many patients each of the two" in contract_words(trial.agreed, "s0", list(sites), True)
+    assert "how many patients each of the two" in contract_text(trial.agreed, "s0", list(sites), True)
 
 
 def test_scores_leave_as_counts_of_patients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,12 +98,12 @@ def test_folds_between_machines_keep_persons_together(tmp_path: Path) -> None:
         whose = persons_of(site.rows, study)
         assert whose is not None
         for number in range(6):
-            cut, _, _ = SiteFolds(site).cut(number)
+            cut, _, _ = SiteFolds(site).partition(number)
             assert cut.folds == 3
             assert all(len(set(cut.lots[name][whose == p])) == 1 for p in range(30))
     small = Trial(tmp_path / "small", visits(people=19), study).way.sites["s0"]
     small.home = tmp_path / "small" / "s0" / RUN
-    assert SiteFolds(small).cut(0)[0].folds == 1  # 76 rows, and two folds of ten persons take twenty
+    assert SiteFolds(small).partition(0)[0].folds == 1  # 76 rows, and two folds of ten persons take twenty
     assert issubclass(FoldSite, Site)
 
 
@@ -135,11 +135,11 @@ def test_a_screening_between_machines_looks_at_one_row_of_each_patient(tmp_path:
     assert seat.n == 30
     assert max(share.numbers for share in seat.share) <= 15, "never more than one number for every two patients"
     units = count_units(sites["s0"], study)
-    form = contract_words(trial.agreed, "s0", list(sites), True, units)
+    form = contract_text(trial.agreed, "s0", list(sites), True, units)
     form = " ".join(form.split())
     assert "of a patient with several rows, one row is used here" in form
     assert "against the 30 patients that you have, and never more than one for every two patients" in form
     plain = resolve(study_of(screen={"ask": True}), "fedavg", None)[0]
-    form = " ".join(contract_words(Agreement.of(plain, None, 3), "s0", list(sites), True, len(sites["s0"])).split())
+    form = " ".join(contract_text(Agreement.of(plain, None, 3), "s0", list(sites), True, len(sites["s0"])).split())
     assert "against the 180 rows that you have" in form
     assert "several rows" not in form

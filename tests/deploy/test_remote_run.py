@@ -423,7 +423,7 @@ WELL = ["chol", "unit", True, 2.0, "in another unit", {"factor": 38.67}]
 )
 def test_a_last_word_that_is_none_is_refused(word: str, said: Any, four: Study4, tmp_path: Path) -> None:
     well = {"run": RUN, "findings": [WELL], "pooled": {"chol": {"quantiles": [1.0, None]}}, "others": 0}
-    lists, digests = SignedDigestLists(four.agreed, tmp_path).last_word()
+    lists, digests = SignedDigestLists(four.agreed, tmp_path).closing_lists()
     well |= lists
     check_form(Message("finish", well, digests), four.agreed.question("finish", well), "to site")
     bad = {**well, word: said}

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from vitrail import methods
 from vitrail.core.exchange import AnyExchange, Roster
-from vitrail.core.tensors import each, tensors
+from vitrail.core.tensors import flatten, map_tensors
 from vitrail.engine.aggregation import Aggregator, BufferedReports, collect_all, collect_coalitions, merge
 from vitrail.engine.contract import Spec, rehearse, spec_of
 from vitrail.engine.rounds import Snapshot
@@ -35,7 +35,7 @@ def exchange_of(name: str) -> tuple[AnyExchange, Any, Any, Spec]:
     def random(like: torch.Tensor) -> torch.Tensor:
         return torch.rand((len(NAMES), *like.shape[1:]), generator=draw, dtype=torch.double).to(like) + 1
 
-    return turn.exchange, each(random, turn.down), each(random, turn.up), spec_of(turn.up)
+    return turn.exchange, map_tensors(random, turn.down), map_tensors(random, turn.up), spec_of(turn.up)
 
 
 def aggregator(guards: Guards = AT_REST) -> Aggregator:
@@ -50,15 +50,15 @@ def buffered(gather: Aggregator, ex: AnyExchange, up: Any, present: torch.Tensor
     """In parts of so many sites. What is given is overwritten, as memory of a round is."""
     parts = []
     for at in present.nonzero()[:, 0].split(size):
-        chunk = each(lambda t: t[at], up)  # noqa: B023
+        chunk = map_tensors(lambda t: t[at], up)  # noqa: B023
         parts.append(gather.buffer_report(ex, at, chunk, {"short": torch.ones(1)}))
-        for _, t in tensors(chunk):
+        for _, t in flatten(chunk):
             t.fill_(-1)
     return parts
 
 
 def same(one: Any, other: Any) -> None:
-    a, b = dict(tensors(one)), dict(tensors(other))
+    a, b = dict(flatten(one)), dict(flatten(other))
     assert a.keys() == b.keys()
     for k in a:
         torch.testing.assert_close(a[k], b[k])
@@ -74,9 +74,9 @@ def test_every_way_leads_to_the_same(name: str, sees: str, size: int, keep: bool
     gather.keep_reports = keep
     parts = buffered(gather, ex, up, ABSENT, size)
     collected = gather.collect(ex, parts, roster(ABSENT), shapes)
-    here = each(lambda t: t * ABSENT.reshape(-1, *[1] * (t.dim() - 1)).to(t), up)
+    here = map_tensors(lambda t: t * ABSENT.reshape(-1, *[1] * (t.dim() - 1)).to(t), up)
     assert collected is not None
-    same(collected.total, each(lambda t: t.sum(0), here) if sees == "sum" else here)
+    same(collected.total, map_tensors(lambda t: t.sum(0), here) if sees == "sum" else here)
     assert collected.present.equal(ABSENT)
     assert all(bool(part.crossed) == keep for part in parts)
     if keep:
@@ -103,21 +103,21 @@ def test_of_too_few_nothing_is_opened_and_the_coordinator_stays() -> None:
 
 def test_an_opened_sum_is_taken_as_it_is_and_groups_are_weighed() -> None:
     ex, _, up, _ = exchange_of("fedavg")
-    masked = aggregator(Guards(masked=True)).collect_sums(ex, each(lambda t: t[:1], up), ABSENT[None])
-    same(masked.total, each(lambda t: t[0], up))
+    masked = aggregator(Guards(masked=True)).collect_sums(ex, map_tensors(lambda t: t[:1], up), ABSENT[None])
+    same(masked.total, map_tensors(lambda t: t[0], up))
     assert masked.present.equal(ABSENT)
     assert not masked.facts
     groups = torch.eye(3, dtype=torch.bool).repeat_interleave(3, 1)
-    sums = each(lambda t: t[:1].repeat(3, *[1] * (t.dim() - 1)), up)
+    sums = map_tensors(lambda t: t[:1].repeat(3, *[1] * (t.dim() - 1)), up)
     sums = sums._replace(
         change={
             k: v * torch.tensor([1.0, 1.0, 1e3]).reshape(-1, *[1] * (v.dim() - 1)).to(v) for k, v in sums.change.items()
         }
     )
     weighed = aggregator(Guards(sum="groups", robust="median")).collect_sums(ex, sums, groups)
-    added = dict(tensors(each(lambda t: t.sum(0), sums)))
+    added = dict(flatten(map_tensors(lambda t: t.sum(0), sums)))
     assert weighed.facts
-    for k, v in tensors(weighed.total):
+    for k, v in flatten(weighed.total):
         if k.startswith("change/"):
             assert bool((v < added[k] / 10).all()), "the lie of one group is outvoted"
 
@@ -125,10 +125,10 @@ def test_an_opened_sum_is_taken_as_it_is_and_groups_are_weighed() -> None:
 def test_what_is_no_report_is_zero_and_its_site_is_excluded_once() -> None:
     ex, down, up, _ = exchange_of("fedavg")
     gather = aggregator()
-    for _, t in tensors(up):
+    for _, t in flatten(up):
         t[4] = torch.nan if t.is_floating_point() else t[4]
     clean = gather.validate_reports(ex, up, down, range(len(NAMES)))
-    assert all(not bool(t[4].any()) and bool(t[3].any()) for _, t in tensors(clean))
+    assert all(not bool(t[4].any()) and bool(t[3].any()) for _, t in flatten(clean))
     assert list(gather.excluded) == ["e"]
     assert gather.valid(ex, EVERYONE).tolist() == [n != "e" for n in NAMES]
     assert [e["site"] for e in gather.take_events() if e["event"] == "set aside"] == ["e"]

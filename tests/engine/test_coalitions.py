@@ -9,7 +9,7 @@ import torch
 
 import vitrail as vt
 from tests.support.small import make_sites, make_task
-from vitrail.core.tensors import tensors
+from vitrail.core.tensors import flatten
 from vitrail.engine.coalitions import Coalitions
 from vitrail.engine.local import Engine
 from vitrail.engine.rounds import Training
@@ -39,7 +39,7 @@ def test_as_one_after_the_other(method, absent) -> None:
         rows = [(n, sites.x[s], sites.y[s], sites.w[s]) for n, s in zip(names, spans, strict=True)]
         away = None if absent is None else lambda s, r, at=at: absent(s, r)[at]
         *_, last = Engine(task, method, in_this_order(rows), TRAINING, 5, absent=away).run()
-        gap, where = worst(dict(tensors(coord)), dict(tensors(last.coord)))
+        gap, where = worst(dict(flatten(coord)), dict(flatten(last.coord)))
         assert gap < 1e-12, (names, where)
 
 

@@ -14,7 +14,7 @@ from tests.support.toys import Relay, Turns
 from vitrail import methods
 from vitrail.core.exchange import Roster
 from vitrail.core.random import key
-from vitrail.core.tensors import Params, tensors
+from vitrail.core.tensors import Params, flatten
 from vitrail.engine.batches import Sites, gather_sites
 from vitrail.engine.local import Engine
 from vitrail.engine.rounds import Training
@@ -110,7 +110,7 @@ def test_exchanges_in_turns(engine: dict) -> None:
 def test_two_exchanges_of_a_round_draw_their_own_batches() -> None:
     """And their own units for dropout; so do two rounds, and two stages."""
     e = Engine(make_task(dropout=0.3), Relay(), make_sites(), Training(rounds=1, batch=8), 5)
-    first, *others = ((e.drawer.set(*at), e.drawer.draw())[1] for at in ((0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0)))
+    first, *others = ((e.sampler.set(*at), e.sampler.draw())[1] for at in ((0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0)))
     for draw in others:
         for part in ("rows", "row_key", "unit_key"):
             assert not torch.equal(getattr(first, part), getattr(draw, part)), part
@@ -145,14 +145,14 @@ def test_only_the_invited_are_drawn_trained_and_entered(training: Training, monk
     task = make_task(dropout=0.3)
     e = Engine(task, SOME, make_sites(), training, 5)
     drawn: list[int] = []
-    real = e.drawer.draw
+    real = e.sampler.draw
     monkeypatch.setattr(
-        e.drawer, "draw", lambda here=None: (drawn.append(5 if here is None else len(here)), real(here))[1]
+        e.sampler, "draw", lambda here=None: (drawn.append(5 if here is None else len(here)), real(here))[1]
     )
-    state = {k: v.clone() for k, v in tensors(e.start().state)}
+    state = {k: v.clone() for k, v in flatten(e.start().state)}
     times = dict.fromkeys(e.names, 0)
     for m in e.run():
-        now = {k: v.clone() for k, v in tensors(m.state)}
+        now = {k: v.clone() for k, v in flatten(m.state)}
         for i, (name, here) in enumerate(zip(e.names, m.present.tolist(), strict=True)):
             assert here != all(torch.equal(now[k][i], state[k][i]) for k in now), name
             times[name] += here

@@ -17,7 +17,7 @@ from tests.support.byte_search import (
 from tests.support.small import SIZES
 from vitrail import methods
 from vitrail.core.exchange import SiteContext
-from vitrail.core.tensors import each, less, tensors
+from vitrail.core.tensors import flatten, map_tensors, subtract
 from vitrail.methods.fedavg import Own, Shared, Up, Work
 from vitrail.methods.ifedavg import IFedAvg
 
@@ -72,8 +72,8 @@ def test_reports_tell_how_far_an_answers_shift_moved(output: str) -> None:
     engine = make_engine(method)
     recorder = Recorder(engine)
     run = engine.run()
-    before = each(torch.clone, engine.start().state)
-    moved = less(dict(tensors(next(run).state)), dict(tensors(before)))[TOLD]
+    before = map_tensors(torch.clone, engine.start().state)
+    moved = subtract(dict(flatten(next(run).state)), dict(flatten(before)))[TOLD]
     heard = [torch.frombuffer(bytearray(m), dtype=torch.float32) for m in recorder.sent["train"] if len(m) % 4 == 0]
     moved = moved[moved.abs().amax(1) > 0]  # who was not away
     offsets = [m.view(moved.shape) for m in heard if m.numel() == moved.numel()]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.support.small import gap, make_task, models, train
-from vitrail.core.tensors import moved, tmap
+from vitrail.core.tensors import apply_update, tree_map
 from vitrail.methods.fedavg import FedAvg, Shared
 
 
@@ -23,7 +23,7 @@ class AverageOfEach(FedAvg):
         absent = ~roster.present
         assert all((v[absent] == 0).all() for v in up.change.values())
         assert torch.equal(up.weight != 0, roster.present)
-        return Shared(moved(coord.params, tmap(lambda v: v.sum(0), up.change), up.weight.sum())), {}
+        return Shared(apply_update(coord.params, tree_map(lambda v: v.sum(0), up.change), up.weight.sum())), {}
 
 
 @pytest.mark.parametrize("engine", [{}, {"looped": True}, {"chunk": 2}], ids=str)

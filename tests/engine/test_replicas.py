@@ -7,7 +7,7 @@ import torch
 
 import vitrail as vt
 from tests.support.small import make_rows, make_task
-from vitrail.core.tensors import each, tensors
+from vitrail.core.tensors import flatten, map_tensors
 from vitrail.engine.batches import Sites, gather_sites
 from vitrail.engine.local import Engine
 from vitrail.engine.replicas import Replicas, stack_replicas
@@ -42,8 +42,8 @@ def test_as_one_after_the_other(name: str) -> None:
         alone = Engine(task, method, part, TRAINING, 5)
         *_, last = alone.run()
         assert names == part.names
-        own = each(lambda t: t[mine], settled)  # noqa: B023
-        gap, where = worst(dict(tensors(own)), dict(tensors(alone.settled(last))))
+        own = map_tensors(lambda t: t[mine], settled)  # noqa: B023
+        gap, where = worst(dict(flatten(own)), dict(flatten(alone.settled(last))))
         assert gap < 1e-12, (names, where)
     assert stack.ledger.counts == _counts(task, method, parts[0])
 
@@ -63,7 +63,7 @@ def test_each_coordinator_hears_its_own_lanes() -> None:
     def models(*parts: Sites) -> list[torch.Tensor]:
         sites, lanes = stack_replicas(parts)
         *_, now = Replicas(Engine(task, method, sites, TRAINING, 5), lanes).run()
-        return [torch.cat([v.flatten() for _, v in tensors(coord)]) for coord in now.coords]
+        return [torch.cat([v.flatten() for _, v in flatten(coord)]) for coord in now.coords]
 
     one, two = models(first, second), models(first, other)
     assert torch.equal(one[0], two[0])

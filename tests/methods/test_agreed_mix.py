@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests.support.small import gap, make_rows, make_task, models, train
 from vitrail import methods
-from vitrail.core.facts import AGAINST_ALONE, AGREED, ALONE, ALONE_LEFT_OUT, LEFT_OUT, MIX, MIX_COSTS, OWN, told
+from vitrail.core.facts import AGAINST_ALONE, AGREED, ALONE, ALONE_LEFT_OUT, LEFT_OUT, MIX, MIX_COSTS, OWN, find_value
 from vitrail.core.random import mixed
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import Params
@@ -59,7 +59,7 @@ def test_nothing_of_ones_own_is_the_method_as_it_is(inner: str) -> None:
     """Also with sites absent: the version with all rows is not touched by the others."""
     task, x = make_task(hidden=(5,), dropout=0.2), some_rows()
     e, last = train(AgreedMix(inner=inner, folds=2, tuned=(), alpha=0.0), task, absent=some_away)
-    plain, end = train(methods.build(*methods.parsed(inner)), task, absent=some_away)
+    plain, end = train(methods.build(*methods.split_name(inner)), task, absent=some_away)
     want = plain.method.predict(plain.task, plain.settled(end), x)
     assert torch.allclose(e.method.predict(e.task, e.settled(last), x), want, rtol=0, atol=exact)
     assert {ALONE, OWN} <= e.method.models(e.task, e.settled(last)).keys()
@@ -160,19 +160,19 @@ def test_it_is_its_equations() -> None:
         sums += torch.stack([torch.ones_like(mean), mean, mean**2, error])
     moments = list(e.run())
     facts = facts_of(moments)
-    assert torch.allclose(told(facts, MIX_COSTS), costs, rtol=0, atol=exact)
-    assert torch.allclose(told(facts, AGAINST_ALONE), sums, rtol=0, atol=exact)
+    assert torch.allclose(find_value(facts, MIX_COSTS), costs, rtol=0, atol=exact)
+    assert torch.allclose(find_value(facts, AGAINST_ALONE), sums, rtol=0, atol=exact)
     place = int(costs.argmin())
     start, j = divmod(place, 11)
-    assert told(facts, MIX).tolist() == [start, j / 10]
+    assert find_value(facts, MIX).tolist() == [start, j / 10]
     state, x = e.settled(moments[-1]), some_rows()
     said = e.method.predict(task, state, x)
     for i, s in enumerate(e.names):
         alone, starts = ends[s]  # the last version: all rows
         want = [task.output({k: v[None] for k, v in p.items()}, x[i : i + 1])[0] for p in (alone, starts[start])]
         assert torch.allclose(said[i], j / 10 * want[0] + (1 - j / 10) * want[1], rtol=0, atol=exact)
-        assert abs(float(told(facts, LEFT_OUT)[i] - lost[s].flatten(0, 1)[place].sum() / total[s])) < exact
-        assert abs(float(told(facts, ALONE_LEFT_OUT)[i] - by_itself[s].sum() / total[s])) < exact
+        assert abs(float(find_value(facts, LEFT_OUT)[i] - lost[s].flatten(0, 1)[place].sum() / total[s])) < exact
+        assert abs(float(find_value(facts, ALONE_LEFT_OUT)[i] - by_itself[s].sum() / total[s])) < exact
 
 
 def test_rows_of_a_fold_are_unknown_to_the_version_without_it() -> None:
@@ -212,13 +212,13 @@ def agreed(sites: Sites, **given: object) -> tuple[Engine, list[Snapshot], list[
     training = Training(20, batch=20, lr=0.5, momentum=0.0, decays=0, mean=True)
     e = Engine(task, AgreedMix(**given), sites, training, 3)  # type: ignore[arg-type]
     moments = list(e.run())
-    return e, moments, told(facts_of(moments), MIX).tolist()
+    return e, moments, find_value(facts_of(moments), MIX).tolist()
 
 
 def test_where_sharing_harms_everybody_keeps_its_own() -> None:
     """Half of the sites have the opposite labels: what they say of the same rows is the opposite, too."""
     e, moments, _ = agreed(world(lambda i: i % 2 == 0))
-    costs = told(facts_of(moments), MIX_COSTS)
+    costs = find_value(facts_of(moments), MIX_COSTS)
     assert float(costs[0, 0]) > float(costs[0, -1]) + 0.1  # the shared model alone would have cost
     x = torch.randn(200, 5, generator=torch.Generator().manual_seed(1)).expand(8, -1, -1)
     says = e.method.predict(e.task, e.settled(moments[-1]), x).argmax(-1)
@@ -229,7 +229,7 @@ def test_where_sharing_harms_everybody_keeps_its_own() -> None:
 
 def test_where_sites_are_alike_all_use_what_is_shared() -> None:
     _, moments, (_, own) = agreed(world(lambda i: False, rows=30))
-    costs = told(facts_of(moments), MIX_COSTS)
+    costs = find_value(facts_of(moments), MIX_COSTS)
     assert own < 0.5
     assert float(costs[0, -1]) > float(costs[0, 0]) + 0.01  # alone would have cost
 
@@ -243,12 +243,12 @@ def test_who_shows_nothing_is_not_told_of_and_has_the_same_model() -> None:
     other = Engine(e.task, e.method, sites, e.training, 3, absent=absent)
     *_, last = other.run()
     facts = last.facts
-    assert told(facts, AGREED).tolist() == [i != refuses for i in range(8)]
-    assert float(told(facts, LEFT_OUT)[refuses]) == 0.0 < float(told(facts, LEFT_OUT)[0])
+    assert find_value(facts, AGREED).tolist() == [i != refuses for i in range(8)]
+    assert float(find_value(facts, LEFT_OUT)[refuses]) == 0.0 < float(find_value(facts, LEFT_OUT)[0])
     x = torch.randn(8, 3, 5)
     one, two = (run.method.predict(run.task, run.settled(m), x) for run, m in ((e, moments[-1]), (other, last)))
     assert torch.equal(one, two)
-    assert told(facts_of(moments), MIX).tolist() == choice
+    assert find_value(facts_of(moments), MIX).tolist() == choice
 
 
 def test_who_is_absent_at_the_choice_takes_what_the_others_agree_on() -> None:
@@ -259,7 +259,7 @@ def test_who_is_absent_at_the_choice_takes_what_the_others_agree_on() -> None:
     other = Engine(e.task, e.method, sites, e.training, 3, absent=absent)
     moments = list(other.run())
     state, facts = other.settled(moments[-1]), facts_of(moments)
-    assert float(told(facts, AGAINST_ALONE)[0, 0, 0]) == 7
+    assert float(find_value(facts, AGAINST_ALONE)[0, 0, 0]) == 7
     assert len(set(state.choice.tolist())) == 1
     assert float(state.loss[at]) == 0.0
 

@@ -13,10 +13,10 @@ from torch import Tensor
 import vitrail as vt
 from tests.support.small import gap, make_rows, make_task, train
 from vitrail.core.exchange import Roster
-from vitrail.core.facts import AGREED, MIXED, told
+from vitrail.core.facts import AGREED, MIXED, find_value
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import Params
-from vitrail.deploy.consent.form import contract_words
+from vitrail.deploy.consent.form import contract_text
 from vitrail.deploy.protocol.agreement import Agreement
 from vitrail.engine.batches import gather_sites
 from vitrail.engine.local import Engine
@@ -95,7 +95,7 @@ def test_the_equations(weights: str, mu: float, rate: float, last: int, schedule
     e, end = train(method, task, SITES, TRAINING, absent=absent(away))
     cores, p = by_the_equations(task, weights, mu, rate, last, schedule, away)
     assert gap({n: {k: v[i] for k, v in end.coord.cores.items()} for i, n in enumerate(NAMES)}, cores) < 1e-10
-    shown = told(end.facts, MIXED)
+    shown = find_value(end.facts, MIXED)
     assert shown is not None
     assert gap({n: {"p": shown[i]} for i, n in enumerate(NAMES)}, {n: {"p": v} for n, v in p.items()}) < 1e-10
     assert float((shown.sum(1) - 1).abs().max()) > 1e-3, "nothing keeps the sum at 1"
@@ -148,7 +148,7 @@ def test_the_pull_holds_the_mixture_where_it_began() -> None:
     far = []
     for mu in (0.0, 100.0):
         _, end = train(build("apple", {"mu": mu, "fades": 100, "schedule": "cosine"}), tasked(), SITES, TRAINING)
-        shown = told(end.facts, MIXED)
+        shown = find_value(end.facts, MIXED)
         assert shown is not None
         begin = torch.tensor([len(ROWS[n][0]) for n in NAMES], dtype=torch.double)
         far.append(float((shown - begin / begin.sum()).norm()))
@@ -166,7 +166,7 @@ def test_sites_of_one_kind_mix_each_other_in() -> None:
     task, sites = task_of(MLP(4, 2, ()), LOSSES["classes"]), gather_sites(rows)
     training = Training(rounds=40, batch=64, lr=0.05, momentum=0.0, decays=0)
     _, end = train(build("apple", {"rate": 0.2, "mu": 0.0}), task, sites, training)
-    p = told(end.facts, MIXED)
+    p = find_value(end.facts, MIXED)
     assert p is not None
     kind = torch.tensor([int(n[-1]) % 2 for n in sites.names])
     same = kind[:, None] == kind
@@ -194,7 +194,7 @@ def test_who_refuses_to_show_its_mixture_does_not() -> None:
         absent=lambda s, r: torch.tensor([s == 1 and n == "site 1" for n in NAMES]),
     )
     *_, end = e.run()
-    shown, agreed = told(end.facts, MIXED), told(end.facts, AGREED)
+    shown, agreed = find_value(end.facts, MIXED), find_value(end.facts, AGREED)
     assert shown is not None
     assert agreed is not None
     assert [bool(row.any()) for row in shown] == agreed.tolist() == [n != "site 1" for n in NAMES]
@@ -204,9 +204,7 @@ def test_who_refuses_to_show_its_mixture_does_not() -> None:
 def test_the_consent_form_says_what_is_told(shows: bool) -> None:
     """The mixture is promised to stay only where a site does not agree to show it."""
     study = vt.Study.infer(vt.datasets.heart_disease(), target="disease").with_changes(method={"name": "apple"})
-    form = " ".join(
-        contract_words(Agreement.of(study, None, 4), "va", list(vt.datasets.heart_disease()), shows).split()
-    )
+    form = " ".join(contract_text(Agreement.of(study, None, 4), "va", list(vt.datasets.heart_disease()), shows).split())
     leaves, _, rest = form.partition("WHO SEES IT")
     _, never = rest.split("WHAT NEVER LEAVES")
     words = "how much of each core is mixed into your own model"

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from tests.support.small import gap, make_rows, make_task, models, train
 from vitrail import methods
-from vitrail.core.facts import ALONE, CHOICE, COSTS, GROUP, OWN, SHARED, told
+from vitrail.core.facts import ALONE, CHOICE, COSTS, GROUP, OWN, SHARED, find_value
 from vitrail.core.random import mixed
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import Params
@@ -28,7 +28,7 @@ exact = 1e-12
 
 def chosen(engine: Engine, moments: list) -> tuple[int, int, float]:
     facts = {k: f for m in moments for k, f in m.facts.items()}
-    k, b, a = told(facts, CHOICE).tolist()
+    k, b, a = find_value(facts, CHOICE).tolist()
     return int(k), int(b), a
 
 
@@ -152,7 +152,7 @@ def test_it_is_its_equations() -> None:
     assert empties, "a group without sites is among the cases"
     moments = list(e.run())
     facts = {k: f for m in moments for k, f in m.facts.items()}
-    assert torch.allclose(told(facts, COSTS)[:, 0], costs, rtol=0, atol=exact)
+    assert torch.allclose(find_value(facts, COSTS)[:, 0], costs, rtol=0, atol=exact)
     there = SplitCentres(method).send(task, moments[-1].coord, roster).centres  # [site, version, start, centre, ...]
     for (many, start), some in centres.items():
         for c, centre in enumerate(some, many * (many - 1) // 2 - 1):
@@ -239,7 +239,7 @@ def found(sites: Sites) -> tuple[tuple[int, int, float], dict[str, int]]:
     facts = {k: f for m in moments for k, f in m.facts.items()}
     state = e.settled(moments[-1])
     assert bool(state.constant.any()) == bool(chosen(e, moments)[1]), "constants are added where they were chosen"
-    return chosen(e, moments), dict(zip(e.names, told(facts, GROUP).tolist(), strict=True))
+    return chosen(e, moments), dict(zip(e.names, find_value(facts, GROUP).tolist(), strict=True))
 
 
 def test_two_hidden_groups_are_found() -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import vitrail as vt
 from tests.support.small import gap, make_sites, make_task, models, opposed_tables, train
-from vitrail.core.facts import ALIKE, GROUP, GROUP_LONGEST, GROUP_MOVED, GROUP_SPLIT, Facts, told
+from vitrail.core.facts import ALIKE, GROUP, GROUP_LONGEST, GROUP_MOVED, GROUP_SPLIT, Facts, find_value
 from vitrail.core.task import Batch, Task
 from vitrail.engine.batches import Sites, gather_sites
 from vitrail.engine.local import Engine
@@ -64,7 +64,7 @@ def ran(rounds: int = 40, sites: Sites = SITES, absent: Any = None, **given: Any
 
 
 def fact(facts: Facts, means: str) -> Tensor:
-    found = told(facts, means)
+    found = find_value(facts, means)
     assert found is not None
     return found
 

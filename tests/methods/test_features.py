@@ -22,7 +22,7 @@ from vitrail.core.facts import OWN, SHARED
 from vitrail.core.optimizers import SGD
 from vitrail.core.random import keep_mask, odd32
 from vitrail.core.task import Batch, Task
-from vitrail.core.tensors import Params, copied, to_all
+from vitrail.core.tensors import Params, clone, to_all
 from vitrail.engine.batches import Sites, gather_sites
 from vitrail.engine.local import Engine
 from vitrail.engine.rounds import Training
@@ -79,8 +79,8 @@ def run(w: World, name: str, **given: Any) -> tuple[Engine, Any]:
 def drawn(w: World, engine: Engine) -> Iterator[dict[str, list[tuple[Tensor, Tensor, Tensor]]]]:
     """Round by round the batches of each site that is there, without padding."""
     for r in range(w.training.rounds):
-        engine.drawer.set(0, r)
-        draw, found = engine.drawer.draw(), {}
+        engine.sampler.set(0, r)
+        draw, found = engine.sampler.draw(), {}
         for i, name in enumerate(w.sites.names):
             if not away(0, r)[i]:
                 steps = [rows[real[:, 0] > 0] for rows, real in zip(draw.rows[:, i], draw.real[:, i], strict=True)]
@@ -269,7 +269,7 @@ def test_dropout_and_padding_in_a_step() -> None:
     batch = Batch(x, y, w, keep)
     rows = Rows(torch.tensor([8.0, 8.0]).double(), None, lambda: iter([batch]))
     site = SiteContext(task, rows, SGD(0.1))
-    sent = copied(to_all(task.start, 2))
+    sent = clone(to_all(task.start, 2))
     before = {k: v + 0.3 * torch.randn(v.shape, generator=g).double() for k, v in sent.items()}
 
     method, mine = methods.build("moon", {"mu": 2.0}), leaves(sent)
@@ -312,6 +312,6 @@ def test_fed_rods_shared_model_is_scored_beside_the_sites_own() -> None:
     held = got.model_of("va").models()
     assert set(held) == {OWN, SHARED}
     assert all(torch.equal(v, got.model_of("cleveland").models()[SHARED][k]) for k, v in held[SHARED].items())
-    scores = got.beside()
+    scores = got.companion_scores()
     assert {SHARED} <= set(scores["model"])
     assert set(scores["site"]) == set(got.sites)

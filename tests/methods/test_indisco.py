@@ -34,7 +34,7 @@ from tests.support.indisco_by_hand import (
 )
 from vitrail import methods
 from vitrail.core.exchange import Rows
-from vitrail.core.facts import ALONE, EASY, OWN, PIECE, PROTOTYPE_DISTANCE, SHARED, TRAVEL, told
+from vitrail.core.facts import ALONE, EASY, OWN, PIECE, PROTOTYPE_DISTANCE, SHARED, TRAVEL, find_value
 from vitrail.core.task import Batch
 from vitrail.core.tensors import Params
 from vitrail.engine.local import Engine
@@ -60,10 +60,10 @@ def test_a_whole_run(share: str) -> None:
             assert torch.allclose(held[name]["prototypes"][i], pushed["prototypes"], atol=NEAR)
             assert engine.method.patches(state)[name][i].tolist() == where
             assert torch.allclose(held[name]["last.weight"][i], stepped(engine, pushed, i, 100), atol=1e-6)
-    assert torch.allclose(told(last.facts, EASY), alone[2], atol=1e-7)  # type: ignore[arg-type]
+    assert torch.allclose(find_value(last.facts, EASY), alone[2], atol=1e-7)  # type: ignore[arg-type]
     if share != "no":
         far = [(alone[1][i]["prototypes"] - now[i]["prototypes"]).norm(dim=1).view(K, M).mean(1) for i in range(3)]
-        assert torch.allclose(told(last.facts, PROTOTYPE_DISTANCE), torch.stack(far), atol=NEAR)  # type: ignore[arg-type]
+        assert torch.allclose(find_value(last.facts, PROTOTYPE_DISTANCE), torch.stack(far), atol=NEAR)  # type: ignore[arg-type]
 
 
 def test_weight_decay_leaves_alone_what_stands_still() -> None:
@@ -97,7 +97,7 @@ def test_the_last_layer_comes_to_its_optimum() -> None:
 
 def test_travel_counts_what_each_model_tells_right() -> None:
     engine, state, last = usual("all")
-    found, alone = told(last.facts, TRAVEL), state.alone
+    found, alone = find_value(last.facts, TRAVEL), state.alone
     assert found is not None
     assert found.shape == (3, 3, K, 2)
     for j, name in enumerate(engine.names):
@@ -160,13 +160,13 @@ def test_who_refuses_lets_no_model_go_and_tells_nothing() -> None:
     refuses = lambda s, r: torch.tensor([s == 3 and i == 1 for i in range(3)])  # noqa: E731
     engine = Engine(task(), methods.build("indisco", {"least": 1}), ROWS, TRAINING, 5, absent=refuses, held=HELD)
     *_, last = engine.run()
-    found = told(last.facts, TRAVEL)
+    found = find_value(last.facts, TRAVEL)
     assert found is not None
     assert not found[1].any()
     assert not found[:, 1].any()
     assert found[0, 2].any()
     for means in (EASY, PIECE, PROTOTYPE_DISTANCE):
-        value = told(last.facts, means)
+        value = find_value(last.facts, means)
         assert value is not None
         assert value[0].any()
         assert not value[1].any()
@@ -175,4 +175,4 @@ def test_who_refuses_lets_no_model_go_and_tells_nothing() -> None:
 def test_fewer_than_so_many_are_not_told() -> None:
     _, _, last = run(least=1000)
     for means in (TRAVEL, PIECE, EASY):
-        assert not told(last.facts, means).any()  # type: ignore[union-attr]
+        assert not find_value(last.facts, means).any()  # type: ignore[union-attr]

@@ -21,10 +21,10 @@ from tests.support.small import make_task
 from vitrail import methods
 from vitrail.core.errors import VitrailError
 from vitrail.core.exchange import Stage, training
-from vitrail.core.facts import ALONE, OWN, PROTOTYPE_DISTANCE, TRAVEL, told
+from vitrail.core.facts import ALONE, OWN, PROTOTYPE_DISTANCE, TRAVEL, find_value
 from vitrail.core.losses import SquaredError
 from vitrail.core.optimizers import SGD, Adam
-from vitrail.core.tensors import tensors
+from vitrail.core.tensors import flatten
 from vitrail.engine.local import Engine
 from vitrail.methods.indisco import Joint
 from vitrail.nets.prototypes import similarity
@@ -68,7 +68,7 @@ def test_one_prototype_of_a_class_and_more(per_class: int) -> None:
     engine, state, last = run(per_class=per_class, least=1)
     for name, patches in engine.method.patches(state).items():
         assert patches.shape == (3, K * per_class, 2), name
-    far = told(last.facts, PROTOTYPE_DISTANCE)
+    far = find_value(last.facts, PROTOTYPE_DISTANCE)
     assert far is not None
     between = (state.alone["prototypes"] - state.shared["prototypes"]).norm(dim=-1)
     assert torch.allclose(far, between.view(3, K, per_class).mean(2))
@@ -76,7 +76,7 @@ def test_one_prototype_of_a_class_and_more(per_class: int) -> None:
 
 def test_without_hold_out_rows_nothing_is_counted() -> None:
     _, _, last = run(held=None, least=1)
-    assert not told(last.facts, TRAVEL).any()  # type: ignore[union-attr]
+    assert not find_value(last.facts, TRAVEL).any()  # type: ignore[union-attr]
 
 
 def test_rates_and_rules() -> None:
@@ -131,7 +131,7 @@ def test_no_piece_of_a_picture_is_in_any_message() -> None:
     """What push makes of prototypes stays; the model that goes round is as it was before."""
     trial = next(iter(trials(methods.build("indisco", {"least": 1, "warm": 1}))))
     last = trial.whole.moments[-1].state
-    every = [t.double() for m in trial.whole.messages for _, t in tensors(m.said) if t.dim() > 2]
+    every = [t.double() for m in trial.whole.messages for _, t in flatten(m.said) if t.dim() > 2]
     said = [t.reshape(-1, t.shape[-1]) for t in every]
     wide = torch.cat([t for t in said if t.shape[-1] == last.alone["prototypes"].shape[-1]])
     before = last.alone["prototypes"].flatten(0, 1).double()

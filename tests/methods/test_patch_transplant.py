@@ -15,7 +15,7 @@ from tests.support.indisco_by_hand import K, own_rows, scores, site, usual
 from vitrail import methods
 from vitrail.analysis.shortcuts.detector import judge
 from vitrail.core.exchange import Rows
-from vitrail.core.facts import PIECE, told
+from vitrail.core.facts import PIECE, find_value
 from vitrail.core.occlusion import filled, painted, places
 from vitrail.core.task import Task
 from vitrail.engine.batches import gather_sites
@@ -34,7 +34,7 @@ def odds(params: Any, x: Tensor, c: int) -> Tensor:
 
 def test_what_is_told_is_what_plain_loops_find() -> None:
     engine, state, last = usual("all")
-    found = told(last.facts, PIECE)
+    found = find_value(last.facts, PIECE)
     assert found is not None
     compared = 0
     for i in range(3):
@@ -94,7 +94,7 @@ def leads(marked: tuple[int, ...]) -> Any:
     engine = Engine(task, method, rows, Training(12, 4, 12, 0.003, decays=0, mean=True), 1, held=rows)
     *_, last = engine.run()
     order = [engine.names.index(f"site {i}") for i in range(3)]
-    value = told(last.facts, PIECE)
+    value = find_value(last.facts, PIECE)
     assert value is not None
     standing = judge(piece=value[order][:, order].double().numpy())
     assert standing is not None

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests.support.small import gap, make_rows, make_task, train
 from vitrail import methods
-from vitrail.core.facts import TRUST, told
+from vitrail.core.facts import TRUST, find_value
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import Params
 from vitrail.engine.batches import gather_sites
@@ -65,7 +65,7 @@ def test_weight_erosion_with_sites_that_come_and_go(size: str, p_s: float) -> No
     assert tuple(names) == e.names
     assert {0.0} < set(alpha.values()) != {0.0, 1.0}, "some trust is lost, some is left"
     assert gap({n: {k: v[i] for k, v in last.coord.models.items()} for i, n in enumerate(names)}, models) < 1e-10
-    trust = told(last.facts, TRUST)
+    trust = find_value(last.facts, TRUST)
     assert trust is not None
     want = torch.tensor([[alpha[u, i] for i in names] for u in names], dtype=torch.double)
     torch.testing.assert_close(trust, want, rtol=0, atol=1e-9)
@@ -98,7 +98,7 @@ def test_early_stopping() -> None:
     stopped, ends = [], []
     for r, (loss, here) in enumerate(losses):
         models = {"w": torch.tensor([[r + 1.0], [r + 1.0], [r + 1.0]])}
-        watch, models = watch.seen(models, torch.tensor(loss), torch.tensor(here), patience=2)
+        watch, models = watch.observe(models, torch.tensor(loss), torch.tensor(here), patience=2)
         stopped.append(watch.stopped.tolist())
         ends.append(models["w"][:, 0].tolist())
     assert stopped == [[False, False]] * 3 + [[True, False]] * 3

@@ -7,10 +7,10 @@ from torch import Tensor
 
 from tests.support.small import models, train
 from vitrail import methods
-from vitrail.core.facts import CHOSEN, OWN, SHARE, SHARED, UNCERTAINTY, told
+from vitrail.core.facts import CHOSEN, OWN, SHARE, SHARED, UNCERTAINTY, find_value
 from vitrail.core.losses import CrossEntropy, SquaredError
 from vitrail.core.task import Task
-from vitrail.core.tensors import copied, to_all
+from vitrail.core.tensors import clone, to_all
 from vitrail.engine.batches import Sites, gather_sites
 from vitrail.engine.local import Engine
 from vitrail.engine.rounds import Training
@@ -144,12 +144,12 @@ def test_moons_sites_are_nearer_to_the_shared_model_than_to_their_own_last() -> 
 
     def nearer(mu: float) -> float:
         *_, old, new = (
-            (copied(m.coord.params), copied(m.state.before))
+            (clone(m.coord.params), clone(m.state.before))
             for m in Engine(task, methods.build("moon", {"mu": mu}), sites, training, seed=5).run()
         )
         x = sites.x.expand(3, *sites.x.shape)
         z, shared, before = (
-            task.net.forward(p, x, tape=False).features for p in (new[1], copied(to_all(old[0], 3)), old[1])
+            task.net.forward(p, x, tape=False).features for p in (new[1], clone(to_all(old[0], 3)), old[1])
         )
         like = [torch.cosine_similarity(z, other, dim=-1).mean() for other in (shared, before)]
         return float(like[0] - like[1])
@@ -214,7 +214,7 @@ def ripfl_told(sites: Sites, what: str, **given: object) -> dict[str, Tensor]:
     start = {k: v.double() for k, v in net.init(torch.Generator().manual_seed(3)).items()}
     training = Training(rounds=30, epochs=3, batch=20, lr=0.01, decays=0, mean=True, optimiser="adam")
     engine = Engine(Task(net, start, CrossEntropy()), methods.build("ripfl", given), sites, training, 5)
-    found = torch.stack([told(moment.facts, what).double() for moment in engine.run()][10:]).mean(0)
+    found = torch.stack([find_value(moment.facts, what).double() for moment in engine.run()][10:]).mean(0)
     return dict(zip(engine.names, found, strict=True))
 
 

@@ -194,7 +194,7 @@ def test_without_evidence_it_trains_by_the_studys_loss() -> None:
     assert gap(held(e, e.settled(last), OWN), held(mine, mine.settled(end), RECEIVED)) < EXACT
     z = [mine.task.output({k: v[i][None] for k, v in end.state.params.items()}, x[None]) for i, (_, x, *_) in enumerate(
         sorted(make_rows("classes", SIZES), key=lambda row: (-len(row[1]), row[0])))]  # fmt: skip
-    want = torch.stack([CrossEntropy().doubt(one).mean() for one in z])
+    want = torch.stack([CrossEntropy().uncertainty(one).mean() for one in z])
     assert torch.allclose(end.facts["uncertainty"].value, want)
 
 
@@ -427,7 +427,7 @@ def test_both_models_of_a_site_are_scored() -> None:
     assert (both["test"] != both[f"test:{RECEIVED}"]).any()
     shares = run.influence().to_numpy()
     assert shares.sum(1) == pytest.approx([1.0] * 4)
-    u = run.told(means.UNCERTAINTY)
+    u = run.fact(means.UNCERTAINTY)
     assert u is not None
     assert u.shape == (12, 4)
     assert bool(((u > 0) & (u < 1)).all())

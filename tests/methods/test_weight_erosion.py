@@ -37,8 +37,8 @@ def erode(given: dict[str, Any], training: Training = ROUNDS, **more: Any) -> tu
 
 def batches(engine: Engine, round_: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """The first batch that each site draws in this round: features, classes, weights; no padding."""
-    engine.drawer.set(0, round_)
-    draw, sites = engine.drawer.draw(), engine.sites
+    engine.sampler.set(0, round_)
+    draw, sites = engine.sampler.draw(), engine.sites
     out = []
     for i in range(len(sites.names)):
         rows = draw.rows[0, i][draw.real[0, i, :, 0] > 0]

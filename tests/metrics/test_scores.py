@@ -12,7 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics as sk
 
-from vitrail.metrics.scores import DOUBT, FEWEST, NAN, SUREST, TABLE, score, score_all, score_doubt, surest, told_shares
+from vitrail.metrics.scores import (
+    DOUBT,
+    FEWEST,
+    NAN,
+    SUREST,
+    TABLE,
+    score,
+    score_all,
+    score_uncertainty,
+    surest,
+    surest_shares,
+)
 from vitrail.study.validation import CLASS_METRICS, NUMBER_METRICS
 
 FUZZ = settings(max_examples=50, deadline=None)
@@ -203,7 +214,7 @@ def test_no_site_at_all() -> None:
 def doubted(sites: list[tuple[np.ndarray, np.ndarray]], rng: np.random.Generator) -> dict[str, np.ndarray]:
     """By the last column, which is the doubt."""
     y, p, real = pad(sites, rng)
-    return score_doubt(y, p[..., :-1], p[..., -1], real)
+    return score_uncertainty(y, p[..., :-1], p[..., -1], real)
 
 
 def by_hand(right: np.ndarray, unsure: np.ndarray, share: int, rng: np.random.Generator) -> float:
@@ -234,7 +245,7 @@ def test_doubt_of_all_sites_at_once_is_each_alone() -> None:
         broken, right = i in (5, 6), p.argmax(1) == y
         for share in SUREST:
             told = found[f"accuracy@{share}"][i]
-            assert math.isnan(told) == (broken or share not in told_shares(len(y))), (i, share)
+            assert math.isnan(told) == (broken or share not in surest_shares(len(y))), (i, share)
             if not math.isnan(told):
                 assert told == pytest.approx(by_hand(right, unsure, share, rng), abs=0.01)
         assert math.isnan(found["doubt"][i]) == (broken or len(y) < FEWEST)
@@ -252,6 +263,6 @@ def test_the_order_of_rows_says_nothing_where_doubt_is_the_same() -> None:
     for order in (wrong_last, wrong_last[::-1]):
         site = y[order], np.column_stack([p[order], np.full(50, 0.5)])
         found = doubted([site], rng)
-        points = [found[f"accuracy@{share}"][0] for share in told_shares(50)]
+        points = [found[f"accuracy@{share}"][0] for share in surest_shares(50)]
         assert points == pytest.approx([(p.argmax(1) == y).mean()] * 5)
         assert found["auroc"][0] == 0.5

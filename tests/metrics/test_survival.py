@@ -13,7 +13,7 @@ from vitrail.core.errors import VitrailError
 from vitrail.core.losses import Hazard
 from vitrail.core.task import Batch, Out
 from vitrail.metrics import survival
-from vitrail.metrics.scores import chance, score, score_all
+from vitrail.metrics.scores import baseline_scores, score, score_all
 from vitrail.testing.federation import LOSSES, task_of
 
 K = 5
@@ -120,7 +120,7 @@ def test_without_an_event_scores_are_none() -> None:
 
 def test_the_same_answer_is_half_right_and_no_single_answer_loses_less() -> None:
     y, _ = rows(200, 5)
-    same = chance(NAMES, y, 0, intervals=K)
+    same = baseline_scores(NAMES, y, 0, intervals=K)
     assert same["c_index"] == same["uno_c"] == 0.5
     table = survival.life_table(y, K)
     for change in (0.9, 1.05):
@@ -135,10 +135,10 @@ def test_the_loss_is_the_likelihood_and_its_slope() -> None:
     batch = Batch(torch.zeros(1, 30, 0), torch.from_numpy(survival.periods(y, K))[None], w)
     loss, out = Hazard(), Out(z, z)
     told = loss.rows(out, batch)
-    by_hand = survival.losses(y, loss.answers(z[0]).detach().numpy())
+    by_hand = survival.losses(y, loss.predictions(z[0]).detach().numpy())
     torch.testing.assert_close(told[0].detach(), torch.from_numpy(by_hand) * w[0, :, 0])
     (slope,) = torch.autograd.grad(told.sum(), z)
-    torch.testing.assert_close(loss.slope(out._replace(z=z.detach()), batch), slope)
+    torch.testing.assert_close(loss.grad(out._replace(z=z.detach()), batch), slope)
 
 
 def test_hazards_are_a_logistic_regression_over_intervals() -> None:

@@ -12,11 +12,11 @@ from torch import nn
 from tests.support.small import make_rows, make_task
 from vitrail.core import optimizers
 from vitrail.core.exchange import Adapters
-from vitrail.core.kernels import descend_adam
+from vitrail.core.kernels import adam_step
 from vitrail.core.optimizers import SGD, Adam
 from vitrail.core.random import keep_mask, odd32
 from vitrail.core.task import Batch
-from vitrail.core.tensors import Params, copied, pulled, to_all
+from vitrail.core.tensors import Params, clone, proximal_term, to_all
 from vitrail.engine.rounds import Training
 from vitrail.methods import build
 from vitrail.nets import MLP, Module
@@ -46,7 +46,7 @@ def test_gradient_is_autograds(kind, hidden, dropout, ends_in, ends_out) -> None
     task = make_task(kind, hidden, dropout, affine_in=ends_in, affine_out=ends_out, proportional=shared)
     assert task.start["head.weight"].shape[1] == (1 if kind in ("number", "time") else 3)
     batch = make_batch(kind, task)
-    params = copied(to_all(task.start, len(batch.x)))
+    params = clone(to_all(task.start, len(batch.x)))
     by_hand = task.grad(params, batch._replace(x=batch.x.clone()))
 
     leaves = {k: v.clone().requires_grad_() for k, v in params.items()}
@@ -102,17 +102,17 @@ def test_rules_are_torchs(kind: str, mu: float, decay: float, head: float) -> No
     """With a method's own term in the gradient, weight decay and a rate for each group."""
     task = make_task(dropout=0.0)
     batch = make_batch("classes", task)
-    params = copied(to_all(task.start, len(batch.x)))
-    start = copied(params)
+    params = clone(to_all(task.start, len(batch.x)))
+    start = clone(params)
     theirs = {k: v.clone().requires_grad_() for k, v in params.items()}
     optimiser = theirs_of(kind, theirs, 0.05, head, decay)
     training = Training(lr=0.05, momentum=0.7, optimiser=kind, weight_decay=decay, rates=(("head", head),))
     if head == 1.0:
         training = replace(training, rates=())
     rule = training.rule(task.net, build("fedavg"))
-    memory = rule.memory(params)
+    memory = rule.state(params)
     for _ in range(3):
-        rule.descend(task, params, memory, batch, pulled(params, start, mu))
+        rule.step(task, params, memory, batch, proximal_term(params, start, mu))
         optimiser.zero_grad()
         pull = sum(((v - start[k]) ** 2).sum() for k, v in theirs.items())
         (task.value(theirs, batch).sum() + mu / 2 * pull).backward()
@@ -126,12 +126,12 @@ def test_adam_is_torchs_at_every_site(case: str, dtype: torch.dtype, monkeypatch
     """Over many steps; also where sites were away, so that they are not at the same step, and where a gradient does not
     lie in one piece. In one pass where that can be."""
     once: set[bool] = set()
-    monkeypatch.setattr(optimizers, "descend_adam", lambda *given: _told(once, descend_adam(*given)))
+    monkeypatch.setattr(optimizers, "adam_step", lambda *given: _told(once, adam_step(*given)))
     g, sites = torch.Generator().manual_seed(0), 5
     shapes = {"body.weight": (6, 37), "body.bias": (37,), "head.weight": (37, 3)}
     params = {k: torch.randn(sites, *shape, generator=g, dtype=dtype) for k, shape in shapes.items()}
     rule = Adam(0.01, decay=0.1, factors=(("head.weight", 3.0),))
-    memory = rule.memory(params)
+    memory = rule.state(params)
     apart = [{k: v[i].clone().requires_grad_() for k, v in params.items()} for i in range(sites)]
     theirs = [theirs_of("adam", site, 0.01, 3.0, 0.1) for site in apart]
     for step in range(60):
@@ -145,7 +145,7 @@ def test_adam_is_torchs_at_every_site(case: str, dtype: torch.dtype, monkeypatch
             for k, v in apart[i].items():
                 v.grad = slope[k][i].clone()
             theirs[i].step()
-        rule.follow(some, held, grads)
+        rule.apply(some, held, grads)
         for tree, new in ((params, some), (memory, held)):
             for k, v in new.items():
                 tree[k][here] = v
@@ -164,16 +164,16 @@ def test_memory_held_is_gone_on_with() -> None:
     task = make_task(dropout=0.0)
     batch = make_batch("classes", task)
     for rule in (SGD(0.05, 0.7), Adam(0.01)):
-        whole, parts = (copied(to_all(task.start, len(batch.x))) for _ in range(2))
-        memory, held = rule.memory(whole), rule.memory(parts)
+        whole, parts = (clone(to_all(task.start, len(batch.x))) for _ in range(2))
+        memory, held = rule.state(whole), rule.state(parts)
         for _ in range(4):
-            rule.descend(task, whole, memory, batch)
+            rule.step(task, whole, memory, batch)
         for _ in range(2):
-            held = rule.memory(parts, held)
+            held = rule.state(parts, held)
             for _ in range(2):
-                rule.descend(task, parts, held, batch)
+                rule.step(task, parts, held, batch)
         assert all(torch.equal(whole[k], parts[k]) for k in whole)
-        fresh = rule.memory(parts)
+        fresh = rule.state(parts)
         assert all(not bool(v.any()) for v in fresh.values())
 
 
@@ -188,7 +188,7 @@ def test_features_have_a_slope_of_their_own(net: str, ends: Adapters) -> None:
     made = MLP(6, 3, (9, 7)) if net == "mlp" else Module(small_cnn, (1, 5, 5))
     framed = made.framed(ends)
     start = {k: v.double() + 0.1 for k, v in framed.init(torch.Generator().manual_seed(0)).items()}
-    params = copied(to_all(start, 4))
+    params = clone(to_all(start, 4))
     g = torch.Generator().manual_seed(1)
     x = torch.randn(4, 8, *framed.shape, generator=g, dtype=torch.double)
     out = framed.forward(params, x)

@@ -11,7 +11,7 @@ import torch
 import vitrail as vt
 from tests.support.small import gap, make_task, models, opposed_tables, train
 from vitrail import methods
-from vitrail.core.tensors import tensors
+from vitrail.core.tensors import flatten
 from vitrail.engine.contract import rehearse, spec_of
 from vitrail.engine.rounds import Training
 from vitrail.methods import TABLE
@@ -27,7 +27,7 @@ def trained(name: str) -> list[Any]:
     ends = method.ends()
     task = make_task(**TASK, affine_in=ends.input, affine_out=ends.output)
     turns = [turn for t in rehearse(task, method, 1, 2) for turn in t.turns]
-    said = [turn for turn in turns if any(True for _ in tensors(turn.up))]
+    said = [turn for turn in turns if any(True for _ in flatten(turn.up))]
     return [turn for turn in said if turn.exchange.trains and not turn.exchange.consent]
 
 
@@ -37,13 +37,13 @@ def test_what_crosses_is_what_was_declared(name: str, how: Any) -> None:
     for turn in trained(name):
         ex, up, report = turn.exchange, turn.up, spec_of(turn.up)
         guards = Guards(compress=how)
-        memory = guards.memory(ex, report, len(next(v for _, v in tensors(up))), torch.zeros(1))
+        memory = guards.error_feedback(ex, report, len(next(v for _, v in flatten(up))), torch.zeros(1))
         read, crossed, after = guards.written(ex, up, memory)
-        assert {k: (tuple(v.shape[1:]), v.dtype) for k, v in crossed.items()} == guards.crosses(ex, report)
+        assert {k: (tuple(v.shape[1:]), v.dtype) for k, v in crossed.items()} == guards.compressed_spec(ex, report)
         assert spec_of(read) == report
         assert {k: (v.shape, v.dtype) for k, v in after.items()} == {k: (v.shape, v.dtype) for k, v in memory.items()}
         again = guards.read(ex, up, crossed)
-        assert all(torch.equal(a, b) for (_, a), (_, b) in zip(tensors(read), tensors(again), strict=True))
+        assert all(torch.equal(a, b) for (_, a), (_, b) in zip(flatten(read), flatten(again), strict=True))
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64])
@@ -51,9 +51,9 @@ def test_whole_numbers_are_read_exactly_and_are_near(kind: Any) -> None:
     v = torch.randn(3, 2500, generator=torch.Generator().manual_seed(1), dtype=kind) * torch.tensor(
         [[1e-6], [1.0], [1e9]]
     )
-    crossed, _ = compression.shortened({"w": v}, {"lost/w": torch.zeros_like(v)}, "int8")
-    read = compression.restored({"w": v}, crossed, "int8")["w"]
-    again, _ = compression.shortened({"w": read}, {"lost/w": torch.zeros_like(v)}, "int8")
+    crossed, _ = compression.compress({"w": v}, {"lost/w": torch.zeros_like(v)}, "int8")
+    read = compression.decompress({"w": v}, crossed, "int8")["w"]
+    again, _ = compression.compress({"w": read}, {"lost/w": torch.zeros_like(v)}, "int8")
     assert all(torch.equal(crossed[k], again[k]) for k in crossed), "a power of two: nothing is lost twice"
     assert float(((read - v).abs().amax(1) / v.abs().amax(1)).max()) <= 1 / 127
 
@@ -61,8 +61,8 @@ def test_whole_numbers_are_read_exactly_and_are_near(kind: Any) -> None:
 def test_what_is_no_number_is_not_hidden() -> None:
     v = torch.ones(2, 1500)
     v[0, 1400], v[1, 3] = torch.nan, torch.inf
-    crossed, after = compression.shortened({"w": v}, {"lost/w": torch.zeros_like(v)}, "int8")
-    read = compression.restored({"w": v}, crossed, "int8")["w"]
+    crossed, after = compression.compress({"w": v}, {"lost/w": torch.zeros_like(v)}, "int8")
+    read = compression.decompress({"w": v}, crossed, "int8")["w"]
     assert not read[0].isfinite().all()
     assert not read[1].isfinite().all()
     assert read[1, 1024:].isfinite().all()
@@ -75,14 +75,14 @@ def test_what_is_lost_is_said_later(how: Any) -> None:
     g = torch.Generator().manual_seed(2)
     v, many = torch.randn(2, 12, 10, generator=g, dtype=torch.double), 200
     ex = methods.build("fedavg")
-    first = compression.memory(ex, {"change/w": ((12, 10), torch.double)}, how, 2, torch.zeros(1))
+    first = compression.error_feedback(ex, {"change/w": ((12, 10), torch.double)}, how, 2, torch.zeros(1))
     off = {}
     for feedback in (True, False):
         kept, total = dict(first), torch.zeros_like(v)
         for _ in range(many):
-            crossed, after = compression.shortened({"change": {"w": v}}, kept, how)
+            crossed, after = compression.compress({"change": {"w": v}}, kept, how)
             kept = after if feedback else {**after, "lost/change/w": torch.zeros_like(v)}
-            total += compression.restored({"change": {"w": v}}, crossed, how)["change"]["w"]
+            total += compression.decompress({"change": {"w": v}}, crossed, how)["change"]["w"]
         off[feedback] = float((total / many - v).norm() / v.norm())
     assert off[True] < 0.1 * off[False]
     assert off[True] < 0.03

@@ -28,7 +28,7 @@ def batch_of(task: Task, rows: int = 7) -> Batch:
     units = sum(task.net.units)
     keep = torch.randint(0, 2, (2, rows, units), generator=torch.Generator().manual_seed(2), dtype=torch.int32) * -1
     parts = tuple(torch.split(keep, list(task.net.units), -1)) if units else ()
-    return Batch(*pick, parts, lots=DrawnNoise(torch.arange(2)))
+    return Batch(*pick, parts, noise_source=DrawnNoise(torch.arange(2)))
 
 
 def copy(batch: Batch) -> Batch:
@@ -54,7 +54,7 @@ def test_lengths_of_row_gradients_are_those_of_each_row_by_itself(ends: Any, dro
     whole = copy(batch)
     out = task.net.forward(params, whole.x, whole.keep)
     net: Any = task.net
-    got = net.row_norms(params, out.tape, task.loss.slope(out, whole))
+    got = net.row_norms(params, out.tape, task.loss.grad(out, whole))
     for r in range(batch.x.shape[1]):
         one = Batch(*(t[:, r : r + 1].clone() for t in batch[:3]), tuple(k[:, r : r + 1] for k in batch.keep))
         slope = task.grad(params, one)

@@ -13,15 +13,15 @@ from vitrail import methods
 from vitrail.core.errors import VitrailError
 from vitrail.core.exchange import Roster
 from vitrail.core.facts import OUTLYING
-from vitrail.core.tensors import each
+from vitrail.core.tensors import map_tensors
 from vitrail.engine.batches import gather_sites
 from vitrail.engine.rounds import Training
 from vitrail.privacy import Guards
 from vitrail.privacy.robust import centre
-from vitrail.privacy.secure_sum.groups import groups_of, opened
+from vitrail.privacy.secure_sum.groups import groups_of, opened_groups
 from vitrail.privacy.two_server import krum as chosen
-from vitrail.privacy.two_server.krum import PLACES, chosen_by
-from vitrail.privacy.two_server.protocol import ShareServer, deal, in_words, shared, squares, within
+from vitrail.privacy.two_server.krum import PLACES, choose_reports
+from vitrail.privacy.two_server.protocol import ShareServer, deal, shared, squares, to_fixed_point, within
 from vitrail.privacy.two_server.protocol import opened as opened_by_two
 
 SIZES = (37, 20, 15, 53, 18, 22, 30, 25, 19, 28)
@@ -38,7 +38,7 @@ def lie(names: tuple[str, ...], ex: Any, up: Any) -> Any:
         return up
     by = torch.ones(len(names), dtype=torch.double)
     by[names.index(LIAR)] = -10
-    return each(lambda t: t if t.dim() < 2 else t * by.view(-1, *[1] * (t.dim() - 1)).to(t), up)
+    return map_tensors(lambda t: t if t.dim() < 2 else t * by.view(-1, *[1] * (t.dim() - 1)).to(t), up)
 
 
 def moved(engine: Any, last: Any) -> torch.Tensor:
@@ -83,7 +83,7 @@ def test_no_group_is_smaller_than_agreed(count: int, least: int) -> None:
     assert torch.equal(groups_of(seeds[order], least), group[order])
     here = torch.ones(count, dtype=torch.bool)
     here[(group == 0).nonzero()[: int((group == 0).sum()) - least + 1, 0]] = False
-    assert len(opened(group, here, least)) == int(group.max()), "one of too few stays closed"
+    assert len(opened_groups(group, here, least)) == int(group.max()), "one of too few stays closed"
 
 
 def test_only_totals_of_groups_decide() -> None:
@@ -100,21 +100,21 @@ def test_only_totals_of_groups_decide() -> None:
     site = SiteContext(task, Rows(torch.full((n,), 5.0, dtype=torch.double)), task.rule)
     _, up = ex.report(site, state, ex.begin(site, state, down), down)
     g = torch.Generator().manual_seed(3)
-    up = each(lambda t: t if t.dim() < 2 else torch.randn(t.shape, generator=g, dtype=t.dtype), up)
+    up = map_tensors(lambda t: t if t.dim() < 2 else torch.randn(t.shape, generator=g, dtype=t.dtype), up)
     group = groups_of(roster.seeds, 3)
     a, b = (group == 0).nonzero()[:2, 0].tolist()
     step = torch.zeros(n, dtype=torch.double)
     step[a], step[b] = 5.0, -5.0
-    other = each(lambda t: t if t.dim() < 2 else t + step.view(-1, *[1] * (t.dim() - 1)), up)
+    other = map_tensors(lambda t: t if t.dim() < 2 else t + step.view(-1, *[1] * (t.dim() - 1)), up)
     guards = GUARDS["groups"]
     one, two = (dict(_flat(guards.total(ex, u, roster.present, roster.seeds)[0])) for u in (up, other))
     assert all(torch.allclose(v, two[k], atol=1e-12) for k, v in one.items())
 
 
 def _flat(tree: Any) -> Any:
-    from vitrail.core.tensors import tensors
+    from vitrail.core.tensors import flatten
 
-    return tensors(tree)
+    return flatten(tree)
 
 
 def test_a_total_of_too_few_is_not_opened() -> None:
@@ -154,7 +154,7 @@ def test_longer_than_the_clip_is_not_shared_and_not_counted() -> None:
     with pytest.raises(VitrailError, match="not shared"):
         shared(x[0] * 100, 2.0)
     noise = np.zeros(x.shape[1], np.uint64)
-    long = [(noise, in_words(v * 4, 2.0) - noise) for v in x]  # whoever lies does not ask how long it is
+    long = [(noise, to_fixed_point(v * 4, 2.0) - noise) for v in x]  # whoever lies does not ask how long it is
     assert opened_by_two(long, 2.0)[1] == []
 
 
@@ -187,7 +187,7 @@ def test_a_square_that_is_nothing_mod_two_to_the_64_is_noticed(power: int) -> No
             server.take(site, half)
     e = [server.blinded(list(range(n))) for server in servers]
     found = squares(servers[0].products(list(range(n)), *e), servers[1].products(list(range(n)), *e[::-1]), 2.0)
-    assert 1 in chosen_by(found, np.ones(n, bool), 2.0), "by distances alone it would be taken"
+    assert 1 in choose_reports(found, np.ones(n, bool), 2.0), "by distances alone it would be taken"
     sound = within(*(server.tested(list(range(n)), (b"a", b"b")) for server in servers))
     assert sound.tolist() == [i != 1 for i in range(n)]
     assert 1 not in opened_by_two(halves, 2.0)[1]

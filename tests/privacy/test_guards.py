@@ -13,7 +13,7 @@ from tests.support.small import gap, make_rows, make_task, models, train
 from vitrail import methods
 from vitrail.core.exchange import AnyExchange
 from vitrail.core.facts import OUTLYING
-from vitrail.core.tensors import each, tensors
+from vitrail.core.tensors import flatten, map_tensors
 from vitrail.engine.batches import gather_sites
 from vitrail.engine.rounds import Training
 from vitrail.methods import TABLE
@@ -53,7 +53,7 @@ class Lie:
             t[at] *= self.by
             return t
 
-        return each(turned, up)
+        return map_tensors(turned, up)
 
 
 def moved(engine: Any, last: Any) -> dict[str, Tensor]:
@@ -128,7 +128,7 @@ def test_what_is_no_report_ends_nothing(by: float, name: str) -> None:
         ("set aside", LIAR)
     ]
     others = [n for n in engine.names if n != LIAR]
-    for (k, one), (_, other) in zip(tensors(engine.settled(last)), tensors(alone.settled(end)), strict=True):
+    for (k, one), (_, other) in zip(flatten(engine.settled(last)), flatten(alone.settled(end)), strict=True):
         for site in others:
             i = engine.names.index(site)
             torch.testing.assert_close(one[i], other[i], rtol=1e-9, atol=1e-12, msg=f"{k} of {site}")

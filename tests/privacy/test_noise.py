@@ -17,7 +17,7 @@ from tests.support.small import make_sites, make_task
 from vitrail import methods
 from vitrail.core.random import normals
 from vitrail.core.task import Batch, Task
-from vitrail.core.tensors import tensors
+from vitrail.core.tensors import flatten
 from vitrail.engine.local import Engine
 from vitrail.engine.rounds import Training
 from vitrail.privacy import noise as noise_module
@@ -111,7 +111,7 @@ def released(value: float, lots: DrawnNoise | StepNoise, count: int = 4000) -> N
         lots.add_to(slope, 1.0, 1.0)
     else:
         task = private(make_task(), clip=1.0, noise=1.0)
-        task._stir(slope, Batch(torch.zeros(1, 1), torch.zeros(1, 1), torch.ones(1, 1), lots=lots), 1.0)
+        task._stir(slope, Batch(torch.zeros(1, 1), torch.zeros(1, 1), torch.ones(1, 1), noise_source=lots), 1.0)
     return slope["w"][0].double().numpy()
 
 
@@ -190,7 +190,7 @@ def engine(task: Task, secrets: dict[str, str] | None, chunk: int, guards: Guard
 
 def report_of(trained: Engine) -> dict[str, torch.Tensor]:
     trained.turn(0, 0, trained.start().coord, trained.start().state)
-    return {k: v.double() for k, v in tensors(trained.reports)}
+    return {k: v.double() for k, v in flatten(trained.reports)}
 
 
 SECRETS = {name: f"{i:064x}" for i, name in enumerate(make_sites().names)}
@@ -228,7 +228,9 @@ def test_a_row_changes_the_sum_of_its_own_block_alone_and_blocks_add_up() -> Non
     other[0, 10] = 3.0
     quiet = private(task, clip=0.4)
     sums = [quiet.grad(params, Batch(v.clone(), y, w)) for v in (x, other)]
-    told = [quiet.grad(params, Batch(v.clone(), y, w, lots=StepNoise([Generator(SECRET)], 1))) for v in (x, other)]
+    told = [
+        quiet.grad(params, Batch(v.clone(), y, w, noise_source=StepNoise([Generator(SECRET)], 1))) for v in (x, other)
+    ]
     for k, v in sums[0].items():
         torch.testing.assert_close(told[0][k], v, rtol=1e-4, atol=1e-4)
     late = [private(task, clip=0.4)._sum(params, block_of(Batch(v, y, w), slice(BLOCK, rows))) for v in (x, other)]

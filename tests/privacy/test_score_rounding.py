@@ -14,7 +14,7 @@ from vitrail.privacy.score_rounding import (
     ScoredRows,
     bounded,
     count_of,
-    is_told,
+    has_enough_patients,
     of_hits,
     patients,
     rounded,
@@ -85,7 +85,7 @@ def test_scores_from_hits_are_those_of_the_metrics() -> None:
 
 
 def test_of_few_patients_nothing_is_told() -> None:
-    assert not is_told(patients("accuracy", ScoredRows(39)))
-    assert is_told(patients("accuracy", ScoredRows(40)))
-    assert not is_told(patients("uno_c", ScoredRows(1000, 500)))
-    assert not is_told(patients("auc", ScoredRows(1000, 0)))
+    assert not has_enough_patients(patients("accuracy", ScoredRows(39)))
+    assert has_enough_patients(patients("accuracy", ScoredRows(40)))
+    assert not has_enough_patients(patients("uno_c", ScoredRows(1000, 500)))
+    assert not has_enough_patients(patients("auc", ScoredRows(1000, 0)))

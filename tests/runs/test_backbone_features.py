@@ -11,7 +11,7 @@ import torch
 
 import vitrail as vt
 from tests.support.stripes import stripes
-from vitrail.deploy.consent.form import contract_words
+from vitrail.deploy.consent.form import contract_text
 from vitrail.deploy.protocol.agreement import Agreement
 from vitrail.nets import ProtoNet
 from vitrail.nets.efficientnet import EfficientNet, _layers
@@ -106,7 +106,7 @@ def test_predictions_are_made_of_pictures(study: vt.Study) -> None:
 def test_what_is_agreed_on_names_the_file_and_does_not_hold_it(study: vt.Study, tmp_path: Path) -> None:
     resolved, _ = resolve(study, "indisco", None)
     one = Agreement.of(resolved, 1, 3)
-    form = contract_words(one, "east", list(SITES), publishes=True)
+    form = contract_text(one, "east", list(SITES), publishes=True)
     said = "".join(form.split())
     assert one.weights in said
     assert len(one.weights) == 64

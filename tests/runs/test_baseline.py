@@ -13,7 +13,7 @@ import vitrail as vt
 from tests.support.small import opposed_tables
 from vitrail.cli.output import print_run
 from vitrail.data.encoding import prepare
-from vitrail.metrics.scores import FEW, RARE, few_rows
+from vitrail.metrics.scores import FEW, RARE, small_sample
 from vitrail.report import render
 from vitrail.report.pages.builder import page_of
 from vitrail.report.text import FEW_MARK, SAME
@@ -33,7 +33,7 @@ def study(tables: dict[str, pd.DataFrame]) -> vt.Study:
 
 
 def level(run: vt.Run, metric: str) -> pd.Series:
-    told = run.chance()
+    told = run.baseline()
     return told[told.metric == metric].set_index("site")["value"].astype(float)
 
 
@@ -102,10 +102,10 @@ def test_few_rows_are_marked_in_files_and_on_pages(
 
 
 def test_the_bar_of_few_rows() -> None:
-    assert few_rows(FEW, RARE) == few_rows(FEW) == ""
-    assert few_rows(FEW - 1, RARE)
-    assert few_rows(FEW, RARE - 1)
-    assert few_rows(FEW - 1)
+    assert small_sample(FEW, RARE) == small_sample(FEW) == ""
+    assert small_sample(FEW - 1, RARE)
+    assert small_sample(FEW, RARE - 1)
+    assert small_sample(FEW - 1)
 
 
 def test_one_class_in_the_hold_out_is_told_in_words(

@@ -13,7 +13,7 @@ import torch
 
 import vitrail as vt
 from vitrail.core.exchange import Stage
-from vitrail.core.facts import AGREED, Fact, ends_of, in_order, told
+from vitrail.core.facts import AGREED, Fact, find_value, in_order, private_layers_of
 from vitrail.data.splitting import split_rows
 from vitrail.methods.blocks.basics import Reveal
 from vitrail.quality.screening.result import Finding, Screening
@@ -38,10 +38,10 @@ def test_who_refuses_trains_and_shows_nothing(study, sites) -> None:
     run = vt.federate(study, sites, method="ifedavg", refuse=["va"])
     names = sorted(sites)
     at = names.index("va")
-    agreed = told(run.facts, AGREED)
+    agreed = find_value(run.facts, AGREED)
     assert agreed is not None
     assert agreed.tolist() == [n != "va" for n in names]
-    layers = ends_of(run.facts)
+    layers = private_layers_of(run.facts)
     assert layers
     assert all(not bool(v[at].any()) for v in layers.values())
     table = run.shifts().set_index("site")

@@ -23,7 +23,7 @@ from vitrail.report.pages.builder import write_report
 from vitrail.runs.folder import Folder
 from vitrail.runs.integrity import LOG, MARKS
 from vitrail.storage.atomic_files import append, write_atomically
-from vitrail.storage.hash_chain import last_mark, line_of, read_chain
+from vitrail.storage.hash_chain import last_digest, line_of, read_chain
 
 run_cli = CliRunner().invoke
 
@@ -98,7 +98,7 @@ def test_a_run_is_as_it_was_written(place: Path) -> None:
     assert any("not signed" in note for note in found.notes)
     told = run_cli(app, ["verify", str(place / "run")])
     assert told.exit_code == 0
-    assert found.links[-1].mark in told.output
+    assert found.links[-1].digest in told.output
 
 
 def test_a_run_that_was_stopped_is_verified_as_far_as_it_is_sealed(place: Path, copy: Path) -> None:
@@ -143,18 +143,18 @@ def test_what_was_changed_is_told(what: str, copy: Path) -> None:
 def test_a_file_outside_is_not_read(copy: Path) -> None:
     run = copy / "run"
     text = (run / LOG).read_bytes()
-    append(run / LOG, line_of({"event": "added", "files": {"../half/study.toml": "0" * 64}}, last_mark(text)))
+    append(run / LOG, line_of({"event": "added", "files": {"../half/study.toml": "0" * 64}}, last_digest(text)))
     assert "../half/study.toml: the log names a file outside of the folder." in said(verify(run))
 
 
 def test_hashes_tell_nothing_of_what_is_private(place: Path) -> None:
     """A pseudonym could be guessed, and the guess held against its hash."""
-    from vitrail.storage.hash_chain import mark_of
+    from vitrail.storage.hash_chain import digest_of
 
     open_to_all = [f for f in (place / "run").rglob("*") if f.is_file() and "sites" not in f.relative_to(place).parts]
     assert (place / "run/sites/north/pseudonym.txt").exists()
     private = [f for f in (place / "run/sites").rglob("*") if f.is_file() and f.name != MARKS]
-    marks = {mark_of(f.read_bytes()).encode() for f in private}
+    marks = {digest_of(f.read_bytes()).encode() for f in private}
     assert not [f for f in open_to_all if any(mark in f.read_bytes() for mark in marks)]
     salts = [json.loads(f.read_text())["salt"] for f in (place / "run/sites").glob(f"*/{MARKS}")]
     assert len({*salts}) == 3
@@ -165,9 +165,9 @@ def test_lines_hold_on_to_each_other() -> None:
     lines, before = [], ""
     for i in range(4):
         lines.append(line_of({"event": i}, before))
-        before = last_mark(b"".join(lines))
+        before = last_digest(b"".join(lines))
     links, wrong = read_chain(b"".join(lines) + b'{"half')
-    assert [x.told["event"] for x in links] == [0, 1, 2, 3]
+    assert [x.entry["event"] for x in links] == [0, 1, 2, 3]
     assert not wrong
     for i in range(3):
         assert i + 2 in read_chain(b"".join([*lines[:i], lines[i].replace(b"event", b"Event"), *lines[i + 1 :]]))[1]
@@ -291,7 +291,7 @@ def test_a_line_that_was_cut_off_is_taken_away(copy: Path) -> None:
     folder.close()
     links, wrong = read_chain((copy / "half" / LOG).read_bytes())
     assert not wrong
-    assert links[-1].told["event"] == "resumed"
+    assert links[-1].entry["event"] == "resumed"
 
 
 # writes cut off: all boundaries in benchmarks/deploy/cut_writes.py

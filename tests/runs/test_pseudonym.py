@@ -89,7 +89,7 @@ def test_the_order_of_rows_tells_nothing(out, study, sites) -> None:
 
 def test_a_site_knows_its_own(out) -> None:
     run = vt.Run.load(out)
-    assert {site: run.known_as(site) for site in run.sites} == {**OTHER, "hungarian": "hungarian"}
+    assert {site: run.published_name(site) for site in run.sites} == {**OTHER, "hungarian": "hungarian"}
     kept = {p.parent.name: p.read_text().strip() for p in out.rglob("pseudonym.txt")}
     assert kept == OTHER
     copy = out.parent / "copy"

@@ -47,7 +47,7 @@ def test_constants_maximise_the_likelihood(classes: int, loss: CrossEntropy | Ev
     y = np.eye(classes)[rng.integers(0, classes, 200)]
 
     def penalised(c: np.ndarray) -> float:
-        p = placed(loss, torch.from_numpy(c)).answers(z).numpy()
+        p = placed(loss, torch.from_numpy(c)).predictions(z).numpy()
         return float(-(np.log((p * y).sum(1)) * w).sum() + PENALTY * (c**2).sum())
 
     best = minimize(penalised, np.zeros(classes), method="BFGS", options={"gtol": 1e-8}).x
@@ -61,8 +61,8 @@ def test_a_constant_brings_the_mean_risk_to_what_is_observed() -> None:
     scores, y = torch.from_numpy(np.stack([0 * z, z], 1)), np.stack([~happened, happened], 1).astype(float)
     constant = fit_constant(CrossEntropy(), scores, y, np.ones(5000))
     assert constant is not None
-    risk = placed(CrossEntropy(), torch.from_numpy(constant)).answers(scores)[:, 1]
-    assert float(CrossEntropy().answers(scores)[:, 1].mean()) > 2 * happened.mean()  # the control: without it
+    risk = placed(CrossEntropy(), torch.from_numpy(constant)).predictions(scores)[:, 1]
+    assert float(CrossEntropy().predictions(scores)[:, 1].mean()) > 2 * happened.mean()  # the control: without it
     assert float(risk.mean()) == pytest.approx(happened.mean(), abs=0.001)
     assert constant[1] - constant[0] == pytest.approx(-2, abs=0.15)
 

@@ -17,11 +17,11 @@ from tests.support.deploy.federation import Here, drawn, without_scores
 from tests.support.survival import TARGET, made, study_of
 from vitrail.data.encoding import prepare
 from vitrail.data.readers.tables import clean
-from vitrail.deploy.consent.form import contract_words
+from vitrail.deploy.consent.form import contract_text
 from vitrail.deploy.coordinator.requests import SiteRequests
 from vitrail.deploy.coordinator.session import conduct
 from vitrail.deploy.protocol.agreement import Agreement
-from vitrail.deploy.protocol.answer_validation import not_meant
+from vitrail.deploy.protocol.answer_validation import implausible_answer
 from vitrail.deploy.protocol.message import Message
 from vitrail.deploy.site.site import Site
 from vitrail.metrics import survival
@@ -121,7 +121,7 @@ def test_check_looks_at_times() -> None:
 
 def test_scores_stand_beside_the_same_answer(run: vt.Run) -> None:
     told = run.scores().pivot(index="site", columns="metric", values="value")
-    same = run.chance().pivot(index="site", columns="metric", values="value")
+    same = run.baseline().pivot(index="site", columns="metric", values="value")
     assert told.c_index["north"] > 0.7
     assert same.c_index["north"] == 0.5
     assert told.integrated_brier["north"] < same.integrated_brier["north"]
@@ -185,7 +185,7 @@ def test_between_machines_times_are_the_same(sites: dict[str, pd.DataFrame], tmp
     pdt.assert_frame_equal(one, other, rtol=0, atol=1e-6)  # rows are padded otherwise, which rounds sums otherwise
     pdt.assert_frame_equal(far.sizes, near.sizes)
     pdt.assert_frame_equal(*map(without_scores, (far, near)))
-    words = " ".join(contract_words(agreed, "north", list(sites), publishes=True).split())
+    words = " ".join(contract_text(agreed, "north", list(sites), publishes=True).split())
     for said in ("the share of your rows that had the event until the horizon", "how many of these had the event"):
         assert said in words
     assert "and when, in 5 intervals to 365 days" in words
@@ -219,7 +219,7 @@ def test_a_share_that_cannot_be_is_refused() -> None:
     rows, chance = torch.tensor([60, 30, 4]), torch.tensor([0.5, 0.5, 0.2, 1.0], dtype=torch.float64)
     for share, wrong in ((0.4, None), (1.4, "target: expected numbers from 0 to 1, got 1.4")):
         said = {"rows": rows, "target": torch.tensor([share], dtype=torch.float64), "chance": chance}
-        assert not_meant(agreed, asked, Message("prepare", {}, said)) == wrong
+        assert implausible_answer(agreed, asked, Message("prepare", {}, said)) == wrong
 
 
 def test_the_page_draws_whether_those_at_high_risk_fared_worse(

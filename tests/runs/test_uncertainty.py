@@ -12,7 +12,7 @@ import pytest
 import vitrail as vt
 from vitrail.analysis.selective_prediction import gain, kept_share, together
 from vitrail.data.splitting import split_rows
-from vitrail.metrics.scores import DOUBT, SUREST, decide, told_shares
+from vitrail.metrics.scores import DOUBT, SUREST, decide, surest_shares
 from vitrail.runs.plan import Plan
 from vitrail.runs.result import Model
 from vitrail.runs.setup import COVERAGE, MAJORITY
@@ -100,7 +100,7 @@ def test_what_is_told_is_what_predict_says_of_the_hold_out_rows(method: str, los
         sure = right[told.unsure.sort_values(kind="stable").index]
         for share in SUREST:
             at = curves.loc[(site, share)]
-            assert np.isnan(at.accuracy) == (share not in told_shares(len(rows)))
+            assert np.isnan(at.accuracy) == (share not in surest_shares(len(rows)))
             assert np.isnan(at.accuracy) or at.accuracy == pytest.approx(sure.iloc[: int(at.rows)].mean())
 
 
@@ -152,7 +152,7 @@ def test_the_scores_that_were_asked_for_stay_as_they_were() -> None:
     for split in ("test", "train"):
         assert set(run.scores(split).metric) == {"auc"}
     assert set(run.curve().metric) == {"auc"}
-    assert run.beside().empty
+    assert run.companion_scores().empty
     compared = vt.compare(study, sites, ["fedavg", "local"], seeds=[1], rounds=2)
     assert set(compared.scores.metric) == {"auc"}
     lines = [x for x in Plan(study, run.method).wire() if x.name.endswith(f", {COVERAGE}")]

@@ -50,13 +50,13 @@ def test_facts_are_in_the_order_of_the_runs_sites(run: Run, study: vt.Study, tab
             other = 3 - odd - user
             assert trust.final[user, odd] < trust.final[user, other], "the flipped site is trusted least"
     for i, site in enumerate(run.sites):  # what a site showed is the local model it keeps
-        shown, kept = run.told(ALONE_WEIGHT), run.model_of(site).models()[ALONE]
+        shown, kept = run.fact(ALONE_WEIGHT), run.model_of(site).models()[ALONE]
         assert shown is not None
         assert any(torch.equal(shown[i], tensor) for tensor in kept.values())
 
 
 def test_all_three_models_are_scored_in_one_run(run: Run) -> None:
-    beside = run.beside()
+    beside = run.companion_scores()
     assert set(beside["model"]) == {SHARED, ALONE}
     own = run.scores().set_index(["site", "metric"])["value"]
     last = beside[(beside["round"] == 12) & (beside["metric"] == "auc")].set_index(["site", "model"])["value"]
@@ -141,5 +141,5 @@ def test_other_methods_have_no_trust(study: vt.Study, tables: dict[str, pd.DataF
     plain = vt.federate(study, tables, "fedavg", rounds=1, seed=3)
     with pytest.raises(VitrailError, match="no trust"):
         plain.trust()
-    assert plain.beside().empty
+    assert plain.companion_scores().empty
     assert read_learned(plain) is None

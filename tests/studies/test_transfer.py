@@ -119,7 +119,7 @@ def test_a_model_of_evidence_is_judged_by_the_shares_that_it_says() -> None:
     study, sites = make_study("classes", loss="evidence"), make_sites("classes")
     task, site = build_task(study, Local(), 1), prepare(sites, study, 1)[0]
     params, y = {k: v[None].double() for k, v in task.start.items()}, site.train_y.astype(int)
-    shares = task.loss.answers(task.output(params, torch.from_numpy(site.train_x)[None]))[0].numpy()
+    shares = task.loss.predictions(task.output(params, torch.from_numpy(site.train_x)[None]))[0].numpy()
     told = _losses(study, task, params, site.train_x, site.train_y)
     np.testing.assert_allclose(told[0], -np.log(shares[np.arange(len(y)), y]))
 
@@ -223,7 +223,7 @@ def test_training_with_the_chosen(tmp_path) -> None:
     assert list(kept.few_rows) == [found.few[u] for u in found.table.user]
     for user, frame in sites.items():  # what one answer to all training rows would lose: they vary about their mean
         assert found.same[user] == pytest.approx(frame.y.var(), rel=0.4)
-    of_b = vt.federate(study, sites, method="local").chance().query("site == 'b' and metric == 'rmse'").value.iloc[0]
+    of_b = vt.federate(study, sites, method="local").baseline().query("site == 'b' and metric == 'rmse'").value.iloc[0]
     assert set(scores[scores.metric == "rmse"].same) == {of_b}
     assert scores.few_rows.str.contains("row").all()
     assert (tmp_path / "t" / "scores.csv").exists()

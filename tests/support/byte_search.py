@@ -10,7 +10,7 @@ import torch
 from tests.support.small import make_rows
 from vitrail.core.exchange import AnyExchange
 from vitrail.core.task import Task
-from vitrail.core.tensors import each, less, tensors
+from vitrail.core.tensors import flatten, map_tensors, subtract
 from vitrail.engine.batches import gather_sites
 from vitrail.engine.local import Engine
 from vitrail.engine.rounds import Training
@@ -58,12 +58,12 @@ class Recorder:
 
         def send(*a: Any) -> Any:
             down = exchange.send(*a)
-            record.extend(as_bytes(t) for _, t in tensors(down))
+            record.extend(as_bytes(t) for _, t in flatten(down))
             return down
 
         def report(*a: Any) -> Any:
             state, up = exchange.report(*a)
-            record.extend(as_bytes(t) for _, t in tensors(up))
+            record.extend(as_bytes(t) for _, t in flatten(up))
             return state, up
 
         tapped = copy.copy(exchange)
@@ -78,7 +78,7 @@ def as_bytes(tensor: torch.Tensor) -> bytes:
 
 def searchable(state: Any, names: set[str]) -> list[torch.Tensor]:
     """Every site's own tensors of these names, where they are long enough to be told from chance."""
-    own = [mine.clone() for name, stacked in tensors(state) if name in names for mine in stacked]
+    own = [mine.clone() for name, stacked in flatten(state) if name in names for mine in stacked]
     return [t for t in own if t.unique().numel() >= 8]
 
 
@@ -104,12 +104,12 @@ def search(method: Any) -> tuple[dict[str, int], int]:
     engine = make_engine(method)
     recorder = Recorder(engine)
     before = engine.start().state
-    names = {name for name, _ in tensors(before)}  # what a site keeps while training
+    names = {name for name, _ in flatten(before)}  # what a site keeps while training
     known = windows(searchable(before, names))  # everyone knows where everyone starts
     kept, changes = [], []
     for moment in engine.run():
         kept += [t for t in searchable(moment.state, names) if not windows([t]) & known]
         if moment.stage == 0:  # afterwards nothing is trained, and states hold what the sites were told
-            changes += searchable(less(dict(tensors(moment.state)), dict(tensors(before))), names - {TOLD})
-            before = each(torch.clone, moment.state)
+            changes += searchable(subtract(dict(flatten(moment.state)), dict(flatten(before))), names - {TOLD})
+            before = map_tensors(torch.clone, moment.state)
     return {stage: found(sent, kept + changes) for stage, sent in recorder.sent.items()}, len(kept)

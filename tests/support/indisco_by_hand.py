@@ -86,8 +86,8 @@ def by_hand(engine: Engine, shared: tuple[str, ...]) -> tuple[list[Params], list
     before, kept = now, [dict[str, Any]() for _ in now]  # Adam's memory of what is not shared
     for stage, rounds in ((0, 2), (1, 3)):
         for r in range(rounds):
-            engine.drawer.set(stage, r, r if stage == 0 else 0)
-            draw, before = engine.drawer.draw(), []
+            engine.sampler.set(stage, r, r if stage == 0 else 0)
+            draw, before = engine.sampler.draw(), []
             for i, start in enumerate(now):
                 p = {k: v.clone().requires_grad_() for k, v in start.items()}
                 moves = [k for k in p if stage or k.startswith(("add_on", "prototypes"))]

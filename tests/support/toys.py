@@ -22,10 +22,10 @@ from vitrail.plugin import (
     SiteContext,
     Stage,
     Task,
-    copied,
-    less,
-    moved,
+    apply_update,
+    clone,
     scaled,
+    subtract,
     to_all,
 )
 
@@ -85,7 +85,7 @@ class Relay(Method[Mine, Held, Work, Held, Up]):
         return Mine({}, task.like.new_zeros(sites))
 
     def coord(self, task: Task, sites: int) -> Held:
-        return Held(copied(task.start), task.like.new_zeros(()))
+        return Held(clone(task.start), task.like.new_zeros(()))
 
     def shared(self, coord: Held) -> Params:
         return coord.params
@@ -95,18 +95,18 @@ class Relay(Method[Mine, Held, Work, Held, Up]):
         return Held(to_all(coord.params, n), coord.usual.expand(n))
 
     def begin(self, site: SiteContext, state: Mine, down: Held) -> Work:
-        params = copied(down.params)
-        return Work(params, site.optimizer.memory(params), down.params)
+        params = clone(down.params)
+        return Work(params, site.optimizer.state(params), down.params)
 
     def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
-        site.optimizer.descend(site.task, work.params, work.memory, batch)
+        site.optimizer.step(site.task, work.params, work.memory, batch)
 
     def report(self, site: SiteContext, state: Mine, work: Work, down: Held) -> tuple[Mine, Up]:
-        change = scaled(state.loss / down.usual, less(work.params, down.params))
+        change = scaled(state.loss / down.usual, subtract(work.params, down.params))
         return state, Up(change, torch.ones_like(site.rows.total))
 
     def merge(self, task: Task, coord: Held, up: Up, roster: Roster) -> tuple[Held, Facts]:
-        return coord._replace(params=moved(coord.params, up.change, up.weight)), {}
+        return coord._replace(params=apply_update(coord.params, up.change, up.weight)), {}
 
     def settle(self, task: Task, state: Mine, down: Held) -> Mine:
         return state._replace(params=down.params)
@@ -125,19 +125,19 @@ class Front(Exchange[Own, Shared, Work, Shared, Up]):
         return Shared(to_all(coord.params, len(roster.names)))
 
     def begin(self, site: SiteContext, state: Own, down: Shared) -> Work:
-        params = copied(down.params)
-        return Work(params, site.optimizer.memory(params), down.params)
+        params = clone(down.params)
+        return Work(params, site.optimizer.state(params), down.params)
 
     def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
-        site.optimizer.descend(site.task, work.params, work.memory, batch)
+        site.optimizer.step(site.task, work.params, work.memory, batch)
 
     def report(self, site: SiteContext, state: Own, work: Work, down: Shared) -> tuple[Own, Up]:
-        change = less(work.params, site.task.select(down.params, ("body",)))
+        change = subtract(work.params, site.task.select(down.params, ("body",)))
         return state, Up(change, torch.ones_like(site.rows.total))
 
     def merge(self, task: Task, coord: Shared, up: Up, roster: Roster) -> tuple[Shared, Facts]:
         body = {k: coord.params[k] for k in up.change}
-        return Shared({**coord.params, **moved(body, up.change, up.weight)}), {}
+        return Shared({**coord.params, **apply_update(body, up.change, up.weight)}), {}
 
     def settle(self, task: Task, state: Own, down: Shared) -> Own:
         raise AssertionError("its word does not end the stage")

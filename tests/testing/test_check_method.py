@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vitrail.methods import Ditto, FedAvg, FedPer, FedProx, IFedAvg, Influence
 from vitrail.methods.fedavg import Own, Shared, Up
-from vitrail.plugin import AGREED, MLP, SGD, Exchange, Fact, Params, Reveal, Stage, check_method, tmap, training
+from vitrail.plugin import AGREED, MLP, SGD, Exchange, Fact, Params, Reveal, Stage, check_method, training, tree_map
 from vitrail.testing import LAWS, Trial, laws, name_of, trials
 
 
@@ -41,7 +41,7 @@ class FollowsTheFirst(OneNetwork, FedAvg):
 
     def merge(self, task, coord, up, roster):
         first = int(roster.present.to(torch.int8).argmax())
-        return Shared(tmap(lambda w, c: w + c[first], coord.params, up.change)), {}
+        return Shared(tree_map(lambda w, c: w + c[first], coord.params, up.change)), {}
 
 
 class GoesByName(OneNetwork, FedAvg):

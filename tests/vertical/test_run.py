@@ -15,7 +15,7 @@ import vitrail as vt
 from tests.support.vertical.companies import files, killed, people, start, vitrail
 from vitrail.vertical.run import VerticalRun
 from vitrail.vertical.tables import read_parties
-from vitrail.vertical.training.host import heard
+from vitrail.vertical.training.host import answer_scores
 
 
 def test_a_guests_columns_are_worth_something_and_it_is_said(finished: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_new_patient_is_looked_up_blindly_and_counted(run: Path, tmp_path: Pat
     place = torch.tensor([5])
     person = read.model.people[5]
     row = guest.rows.whole.iloc[[guest.rows.people.index(person)]]
-    assert torch.equal(heard(guest.guest.tell(guest.features(row), [person])), read.model.told["lab"][place])
+    assert torch.equal(answer_scores(guest.guest.tell(guest.features(row), [person])), read.model.told["lab"][place])
 
 
 def test_somebody_who_came_after_the_match_is_looked_up_in_todays_table(run: Path, tmp_path: Path) -> None:

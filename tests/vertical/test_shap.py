@@ -15,7 +15,7 @@ from vitrail.core.optimizers import Adam
 from vitrail.stats.shapley import exact, paired
 from vitrail.vertical.shap import BACKGROUND, explain, split_answer
 from vitrail.vertical.training.dialogue import Dialogue
-from vitrail.vertical.training.host import heard
+from vitrail.vertical.training.host import answer_scores
 from vitrail.vertical.training.split_network import features
 
 HOST = ["age", "sex", "weight", "pulse"]
@@ -34,8 +34,10 @@ def test_values_sum_to_what_is_explained_and_are_the_naive_ones() -> None:
     assert e.feature_names == [*HOST, "lab", "insurer"]
     z = d.predict(rows).scores
     assert np.allclose(e.values.sum(1) + e.base_values, (z[:, 1] - z[:, 0]).numpy(), atol=1e-12)
-    whole = torch.cat([d.host.columns[rows], *(heard(a) for a in d.ask(rows).values())], 1).numpy()
-    off = torch.cat([d.host.columns[d.terms.train].median(0).values, *(heard(a)[0] for a in d.off().values())]).numpy()
+    whole = torch.cat([d.host.columns[rows], *(answer_scores(a) for a in d.ask(rows).values())], 1).numpy()
+    off = torch.cat(
+        [d.host.columns[d.terms.train].median(0).values, *(answer_scores(a)[0] for a in d.off().values())]
+    ).numpy()
 
     def f(x: np.ndarray) -> np.ndarray:
         scores = d.host.scores(torch.from_numpy(x))
@@ -191,8 +193,10 @@ def test_shap_draws_and_agrees() -> None:
     d = trained()
     rows = d.terms.test[:4]
     e = explain(d, rows, HOST)
-    whole = torch.cat([d.host.columns[rows], *(heard(a) for a in d.ask(rows).values())], 1).numpy()
-    off = torch.cat([d.host.columns[d.terms.train].median(0).values, *(heard(a)[0] for a in d.off().values())]).numpy()
+    whole = torch.cat([d.host.columns[rows], *(answer_scores(a) for a in d.ask(rows).values())], 1).numpy()
+    off = torch.cat(
+        [d.host.columns[d.terms.train].median(0).values, *(answer_scores(a)[0] for a in d.off().values())]
+    ).numpy()
 
     def f(x: np.ndarray) -> np.ndarray:
         scores = d.host.scores(torch.from_numpy(x))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vitrail.core import facts as means
-from vitrail.core.facts import Facts, told
+from vitrail.core.facts import Facts, find_value
 
 
 class ClusterChange(NamedTuple):
@@ -69,7 +69,7 @@ class ClusterCourse(NamedTuple):
 
 def read_groups(sites: Sequence[str], facts: Facts) -> ClusterCourse | None:
     """From the facts of a run; None where nobody put sites into groups in every round."""
-    group, rounds = told(facts, means.GROUP), told(facts, means.ROUND)
+    group, rounds = find_value(facts, means.GROUP), find_value(facts, means.ROUND)
     if group is None or rounds is None or group.dim() != 2 or not len(group):
         return None
     raw = group.numpy()
@@ -77,7 +77,7 @@ def read_groups(sites: Sequence[str], facts: Facts) -> ClusterCourse | None:
     shape = raw.shape
 
     def known(what: str, size: tuple[int, ...]) -> np.ndarray:
-        found = told(facts, what)
+        found = find_value(facts, what)
         return np.full(size, np.nan) if found is None else found.double().numpy()
 
     return ClusterCourse(

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def paper_marks(values: NDArray[np.float64]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def paper_flags(values: NDArray[np.float64]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """[site, feature] -> O marks [site, feature] and x marks [feature]; sites that did not publish are NaN."""
     mean, sd = np.nanmean(values, 0), np.nanstd(values, 0)
     with np.errstate(invalid="ignore"):

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from vitrail.metrics.scores import SUREST, surest, told_shares
+from vitrail.metrics.scores import SUREST, surest, surest_shares
 
 HANDED = {90: "tenth", 80: "fifth", 60: "two fifths"}  # per cent of the rows that are kept: what is handed over
 Z95 = 1.959964
@@ -57,7 +57,7 @@ def coverage(scores: pd.DataFrame, sizes: pd.DataFrame) -> pd.DataFrame:
     share = found["metric"].str.removeprefix("accuracy@").astype(int)
     rows = [surest(n, s) for n, s in zip(found["test_rows"], share, strict=True)]
     told = [  # earlier runs told more
-        value if s in told_shares(n) else math.nan
+        value if s in surest_shares(n) else math.nan
         for n, s, value in zip(found["test_rows"], share, found["value"], strict=True)
     ]
     curves = pd.DataFrame({"site": found["site"], "share": share, "rows": rows, "accuracy": told})

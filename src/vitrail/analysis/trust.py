@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from vitrail.core import facts as means
-from vitrail.core.facts import Facts, told
-from vitrail.stats.linkage import Join, joined
+from vitrail.core.facts import Facts, find_value
+from vitrail.stats.linkage import Join, order_by_linkage
 
 
 class Trust(NamedTuple):
@@ -61,12 +61,12 @@ class Trust(NamedTuple):
 def groups(trust: np.ndarray) -> tuple[list[int], list[Join]]:
     """Sites ordered by mutual trust: average linkage of 1 - (alpha_ij + alpha_ji) / 2; unknown trust is none."""
     known = np.nan_to_num(trust)
-    return joined((1 - (known + known.T) / 2).round(9))
+    return order_by_linkage((1 - (known + known.T) / 2).round(9))
 
 
 def read_trust(sites: Sequence[str], facts: Facts) -> Trust | None:
     """From the facts of a run; None where no site weighed another."""
-    trust, shares, rounds = (told(facts, what) for what in (means.TRUST, means.SHARE, means.ROUND))
+    trust, shares, rounds = (find_value(facts, what) for what in (means.TRUST, means.SHARE, means.ROUND))
     alpha = trust if trust is not None else shares
     if alpha is None or rounds is None or not alpha.isfinite().any():
         return None
@@ -74,7 +74,7 @@ def read_trust(sites: Sequence[str], facts: Facts) -> Trust | None:
     shapes = {"distance": (many, users, users), "gradients": (many, 2)}
 
     def known(name: str, what: str) -> np.ndarray:
-        found = told(facts, what)
+        found = find_value(facts, what)
         return np.full(shapes.get(name, (many, users)), np.nan) if found is None else found.double().numpy()
 
     rest = {name: known(name, what) for name, what in REST.items()}

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vitrail.core import facts as means
-from vitrail.core.facts import Facts, told
+from vitrail.core.facts import Facts, find_value
 
 SHUFFLES = 2000  # of the sites, to tell how far chance alone would go
 
@@ -43,8 +43,8 @@ class Correlation(NamedTuple):
     pairs: int = 0
 
 
-def read_doubt(sites: Sequence[str], facts: Facts) -> UncertaintyCourse | None:
-    unsure, rounds = told(facts, means.UNCERTAINTY), told(facts, means.ROUND)
+def read_uncertainty(sites: Sequence[str], facts: Facts) -> UncertaintyCourse | None:
+    unsure, rounds = find_value(facts, means.UNCERTAINTY), find_value(facts, means.ROUND)
     if unsure is None or rounds is None or not unsure.isfinite().any():
         return None
     return UncertaintyCourse(list(sites), rounds.numpy(), unsure.double().numpy())
@@ -52,7 +52,7 @@ def read_doubt(sites: Sequence[str], facts: Facts) -> UncertaintyCourse | None:
 
 def read_choice(sites: Sequence[str], facts: Facts) -> ConfidenceChoice | None:
     chosen, sure, unsure, rounds = (
-        told(facts, what) for what in (means.CHOSEN, means.SURE, means.UNCERTAINTY, means.ROUND)
+        find_value(facts, what) for what in (means.CHOSEN, means.SURE, means.UNCERTAINTY, means.ROUND)
     )
     if chosen is None or rounds is None:
         return None
@@ -100,7 +100,7 @@ def shared_classes(share: np.ndarray) -> np.ndarray:
     return np.asarray(both / np.maximum(either, 1))
 
 
-def goes_with(weights: np.ndarray, alike: np.ndarray) -> tuple[Correlation, float]:
+def rank_agreement(weights: np.ndarray, alike: np.ndarray) -> tuple[Correlation, float]:
     """The rank correlation of two matrices [site, site] over pairs of different sites; and in which share of SHUFFLES
     of the sites it is as high by chance (Mantel 1967). Pairs are not independent: no interval is given."""
     apart = ~np.eye(len(weights), dtype=bool) & np.isfinite(weights) & np.isfinite(alike)

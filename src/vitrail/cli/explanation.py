@@ -14,12 +14,14 @@ if TYPE_CHECKING:
 def explain_all(
     told: Run, place: Path, data: Path, rows: int, seed: int, outcome: str | None, refuse: list[str], out: Path | None
 ) -> None:
-    from vitrail.analysis.explanations.summary import LEAST_ROWS, among_sites
-    from vitrail.report.pages.explanation_summary import write_among
+    from vitrail.analysis.explanations.summary import LEAST_ROWS, summarise_sites
+    from vitrail.report.pages.explanation_summary import write_explanation_summary
     from vitrail.runs.site.explanation import explain_sites
 
-    among = among_sites(explain_sites(told, data, rows, seed, outcome, refuse), told.study.unit_word)
-    page = write_among(among, out or place / "explain.html", told.study.name, [told.known_as(s) for s in refuse])
+    among = summarise_sites(explain_sites(told, data, rows, seed, outcome, refuse), told.study.unit_word)
+    page = write_explanation_summary(
+        among, out or place / "explain.html", told.study.name, [told.published_name(s) for s in refuse]
+    )
     top = among.table.dropna(subset="size").sort_values("size", ascending=False).groupby("site").head(3)
     print(f"Mean size of Shapley values ({among.measure}), the three largest of each site\n")
     shown = top.sort_values(["site", "size"], ascending=[True, False])

@@ -74,9 +74,9 @@ def print_run(result: Run) -> None:
         print_screening(result.screening)
     if not result.trained:
         print("Nothing was trained: no site took part in any round. These are the scores of the start.\n")
-    study, few = result.study, few_of(result.sizes)
+    study, few = result.study, small_samples_of(result.sizes)
     table = result.scores().pivot(index="site", columns="metric", values="value").loc[result.sites]
-    same = result.chance().pivot(index="site", columns="metric", values="value").reindex(result.sites)
+    same = result.baseline().pivot(index="site", columns="metric", values="value").reindex(result.sites)
     held = dict(zip(result.sizes.site, result.sizes.test_rows, strict=True))
     rows, why = [], []
     for site in table.index:
@@ -147,7 +147,7 @@ def print_comparison(result: Comparison) -> None:
     summary = {row["method"]: row for row in result.summary().to_dict("records") if row["metric"] == metric}
     sites = list(result.sites.site)
     shown = sites if len(sites) <= 8 else []  # more do not fit a line; the page has them all
-    few, page = few_of(result.sites), page_of(result)
+    few, page = small_samples_of(result.sites), page_of(result)
     rows, worst = [], []
     for method, title in titles_of(result).items():
         row = summary[method]
@@ -222,7 +222,7 @@ def print_verdicts(result: Comparison) -> None:
     from vitrail.report.charts.comparison import marked
     from vitrail.report.text import ANSWERS, metric_words
 
-    few, rows = few_of(result.sites), []
+    few, rows = small_samples_of(result.sites), []
     for v in result.verdicts().to_dict("records"):
         known = math.isfinite(v["low"])
         between = f"{signed(v['low'])} to {signed(v['high'])}" if known else "one seed has none"
@@ -247,7 +247,7 @@ def print_apart(result: Comparison) -> None:
         print("\n".join(["", lines[0], *(f"  {line}" for line in lines[1:])]))
 
 
-def few_of(sizes: pd.DataFrame) -> dict[str, str]:
+def small_samples_of(sizes: pd.DataFrame) -> dict[str, str]:
     """Sites whose scores stand on few hold-out rows -> how many."""
     told = zip(sizes["site"], sizes.get("few_rows", [""] * len(sizes)), strict=True)
     return {str(site): str(words) for site, words in told if words}

@@ -51,7 +51,7 @@ def init(
     from vitrail.data.schema import canon
     from vitrail.report.sections.cost import traffic_words
     from vitrail.runs import Plan
-    from vitrail.runs.protection.masking import drafted
+    from vitrail.runs.protection.masking import with_secure_sum
     from vitrail.study.model import Study
 
     if out.exists():
@@ -63,7 +63,7 @@ def init(
     draft = infer_table(sites, target, site_column, time)
     given = {"name": out.stem, **({"site_column": site_column} if site_column else {})}
     study = Study.parse({**draft.said, **given}, "the drafted study")
-    study = drafted(study.with_changes(training={"refit": study.images is None}), len(sites))
+    study = with_secure_sum(study.with_changes(training={"refit": study.images is None}), len(sites))
     notes = [*draft.notes, *draft_notes(study.target)]
     out.write_text("".join(f"# {note}\n" for note in notes) + study.to_toml(), encoding="utf-8")
     if study.images:
@@ -310,7 +310,7 @@ def verify(
     for note in found.notes:
         print(f"note   {note}")
     if found.links:
-        print(f"Last hash of the log: {found.links[-1].mark}")
+        print(f"Last hash of the log: {found.links[-1].digest}")
     raise typer.Exit(1 if found.wrong else 0)
 
 

@@ -118,7 +118,7 @@ def look(
     if isinstance(seen, SiteInspection):
         seen = seen._replace(command=shlex.join(["vitrail", "repair", str(kit or run), str(data)]))
         if run is not None:
-            more = ["--from", str(run), "--site", told.known_as(site)]
+            more = ["--from", str(run), "--site", told.published_name(site)]
             seen = seen._replace(together=f"{seen.command} {shlex.join(more)}")
     own = mine.joining if kit is not None else None
     page = write_look(seen, out or Path(f"look-{site_folder(seen.site)}.html"), own)

@@ -225,7 +225,7 @@ def explain_host(
     out: Path | None,
 ) -> None:  # fmt: skip
     """Between machines: with what guests told before, and the host's own table."""
-    from vitrail.deploy.vertical.postrun import explain_told
+    from vitrail.deploy.vertical.postrun import explain_disclosed_rows
     from vitrail.report.pages.explanation import to_text, write_explained
     from vitrail.vertical.run import VerticalRun
     from vitrail.vertical.tables import read_party
@@ -235,8 +235,8 @@ def explain_host(
         raise VitrailError("cannot explain", [Problem("--data", "expected the host's own table.", "Give it.")])
     host = run.study.host
     frame = read_party(data, run.study, host)
-    whole = explain_told(run, frame, rows, outcome, seed)
-    shown = explain_told(run, frame, ids, outcome) if ids else None
+    whole = explain_disclosed_rows(run, frame, rows, outcome, seed)
+    shown = explain_disclosed_rows(run, frame, ids, outcome) if ids else None
     page = write_explained(
         whole, out or Path(f"explain-{host}.html"), site=host, study=run.study.name, shown=shown, feature=feature
     )

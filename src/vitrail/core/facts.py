@@ -100,18 +100,18 @@ RECEIVED = "received"
 """A model made of others' models for this site, as it was before training on its rows."""
 
 
-def told(facts: Mapping[str, Fact], means: str) -> Tensor | None:
+def find_value(facts: Mapping[str, Fact], means: str) -> Tensor | None:
     """The fact that means this, if there is one.
 
-    >>> told({}, TRUST) is None
+    >>> find_value({}, TRUST) is None
     True
     """
     return next((f.value for f in facts.values() if f.means == means), None)
 
 
-def ends_of(facts: Mapping[str, Fact]) -> dict[str, Tensor]:
+def private_layers_of(facts: Mapping[str, Fact]) -> dict[str, Tensor]:
     """The private layers among the facts, by the name of the parameter that each is."""
-    return {name: value for means, name in ENDS.items() if (value := told(facts, means)) is not None}
+    return {name: value for means, name in ENDS.items() if (value := find_value(facts, means)) is not None}
 
 
 def in_order(fact: Fact, at: Tensor, axes_before: int = 0) -> Fact:

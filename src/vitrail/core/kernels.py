@@ -16,7 +16,7 @@ from vitrail.core.random import dropped_
 from vitrail.core.tensors import Params, scratch
 
 
-def stretched(x: Tensor, shift: Tensor, scale: Tensor, keep: Tensor | None) -> Tensor:
+def input_forward(x: Tensor, shift: Tensor, scale: Tensor, keep: Tensor | None) -> Tensor:
     """f_in(x) = (x + shift) * scale, dropped features set to zero. x stays as it is: the backward pass needs it."""
     shift, scale = shift.unsqueeze(1), scale.unsqueeze(1)
     if x.is_cuda and keep is not None:
@@ -37,7 +37,7 @@ def linear(h: Tensor, weight: Tensor, bias: Tensor, rescale: float) -> Tensor:
     return torch.baddbmm(bias.unsqueeze(1), h, weight, alpha=rescale)
 
 
-def activated(h: Tensor, weight: Tensor, bias: Tensor, rescale: float, keep: Tensor | None) -> Tensor:
+def layer_forward(h: Tensor, weight: Tensor, bias: Tensor, rescale: float, keep: Tensor | None) -> Tensor:
     """tanh(rescale * h weight + bias), dropped units set to zero."""
     if (out := _layer(h, weight, bias, rescale, keep, tanh=True)) is not None:
         return out
@@ -71,48 +71,48 @@ def _layer(
     return out
 
 
-def through_tanh(slope: Tensor, h: Tensor, keep: Tensor | None) -> Tensor:
+def tanh_backward(grad: Tensor, h: Tensor, keep: Tensor | None) -> Tensor:
     """The slope before a tanh whose (dropped) value was h."""
-    if keep is not None and slope.is_cuda:
+    if keep is not None and grad.is_cuda:
         code = "template <typename T> T thin_slope(T s, T h, T keep) { return keep * s * (T(1) - h * h); }"
-        return _kernel(code)(slope, h, keep)
+        return _kernel(code)(grad, h, keep)
     if keep is not None:
-        dropped_(slope, keep)
-    back: Tensor = torch.ops.aten.tanh_backward(slope, h)
+        dropped_(grad, keep)
+    back: Tensor = torch.ops.aten.tanh_backward(grad, h)
     return back
 
 
-def through_input_(
-    slope: Tensor, x: Tensor, keep: Tensor | None, ones: Tensor, params: Params, into: Params, times: float, by: float
+def input_backward_(
+    grad: Tensor, x: Tensor, keep: Tensor | None, ones: Tensor, params: Params, into: Params, times: float, by: float
 ) -> None:
-    """The gradient of f_in, from the slope after it: into = times * into + by * gradient. `slope` is overwritten.
+    """The gradient of f_in, from the slope after it: into = times * into + by * gradient. `grad` is overwritten.
 
     sum of slope * (x + shift) = sum of slope * x + shift * sum of slope, which on a CPU saves a pass.
     """
     shift, scale = params["input.shift"], params["input.scale"]
     into_shift, into_scale = into["input.shift"], into["input.scale"]
-    if slope.is_cuda:
-        sites, rows, features = slope.shape
-        factors = _numbers((times, by), slope.dtype, slope.device)
-        given = [t.contiguous() for t in (slope, x, x if keep is None else keep, shift, scale, factors)]
+    if grad.is_cuda:
+        sites, rows, features = grad.shape
+        factors = _numbers((times, by), grad.dtype, grad.device)
+        given = [t.contiguous() for t in (grad, x, x if keep is None else keep, shift, scale, factors)]
         sizes = [rows, features, sites * features, int(keep is not None)]
         blocks = -(-sites * features // 128)
         sums = [t.contiguous() for t in (into_shift, into_scale)]  # one user's slice of many is not: sum beside it
-        _compiled("sum_rows", slope.dtype)((blocks, 1, 1), (128, 1, 1), [*given, *sums, *sizes])
+        _compiled("sum_rows", grad.dtype)((blocks, 1, 1), (128, 1, 1), [*given, *sums, *sizes])
         for there, total in zip((into_shift, into_scale), sums, strict=True):
             if there.data_ptr() != total.data_ptr():
                 there.copy_(total)
         return
     if keep is not None:
-        dropped_(slope, keep)
-    whole = torch.bmm(ones, slope).squeeze(1)
-    into_scale.unsqueeze(1).baddbmm_(ones, slope.mul_(x), beta=times, alpha=by)
+        dropped_(grad, keep)
+    whole = torch.bmm(ones, grad).squeeze(1)
+    into_scale.unsqueeze(1).baddbmm_(ones, grad.mul_(x), beta=times, alpha=by)
     into_scale.addcmul_(shift, whole, value=by)
     kept = into_shift.mul_(times) if times else into_shift.zero_()
     kept.addcmul_(scale, whole, value=by)
 
 
-def softmax_slope(z: Tensor, y: Tensor, w: Tensor) -> Tensor:
+def softmax_grad(z: Tensor, y: Tensor, w: Tensor) -> Tensor:
     """(softmax(z) - y) * w."""
     if not z.is_cuda or z.dim() != 3:
         return z.softmax(-1).sub_(y).mul_(w)
@@ -122,9 +122,9 @@ def softmax_slope(z: Tensor, y: Tensor, w: Tensor) -> Tensor:
     return out
 
 
-def descend_layer(
+def layer_step(
     h: Tensor,
-    slope: Tensor,
+    grad: Tensor,
     layer: tuple[Tensor, Tensor],
     into: tuple[Tensor, Tensor],
     times: float,
@@ -133,26 +133,24 @@ def descend_layer(
 ) -> bool:
     """One step of a linear layer (weight, bias) with inputs h, in one pass on a GPU: into = times * into + by * slope,
     `scale` times that for the weight; then layer += into. False, and nothing done, where that cannot be."""
-    given = [h, slope, into[0], layer[0], into[1], layer[1]]
-    if not slope.is_cuda or not all(t.is_contiguous() for t in given):
+    given = [h, grad, into[0], layer[0], into[1], layer[1]]
+    if not grad.is_cuda or not all(t.is_contiguous() for t in given):
         return False
-    sites, rows, width = slope.shape
-    factors = _numbers((times, by, by * scale), slope.dtype, slope.device)
+    sites, rows, width = grad.shape
+    factors = _numbers((times, by, by * scale), grad.dtype, grad.device)
     blocks = (-(-width // 64), -(-h.shape[2] // 64), sites)
-    _compiled("descend_layer", slope.dtype)(blocks, (16, 16, 1), [*given, factors, rows, h.shape[2], width])
+    _compiled("descend_layer", grad.dtype)(blocks, (16, 16, 1), [*given, factors, rows, h.shape[2], width])
     return True
 
 
-def descend_adam(
-    w: Tensor, slope: Tensor, memory: list[Tensor], lr: float, betas: tuple[float, float], eps: float
-) -> bool:
-    """Adam (core/optimizers.py) in one pass on a CPU, where all sites are at the same step; `memory`: m, s, t. False,
+def adam_step(w: Tensor, grad: Tensor, state: list[Tensor], lr: float, betas: tuple[float, float], eps: float) -> bool:
+    """Adam (core/optimizers.py) in one pass on a CPU, where all sites are at the same step; `state`: m, s, t. False,
     and nothing done, elsewhere. Torch's kernel takes numbers as they lie, whatever the strides say."""
-    m, s, t = memory
-    if w.device.type != "cpu" or not all(v.is_contiguous() for v in (w, slope, m, s)) or bool((t != t[0]).any()):
+    m, s, t = state
+    if w.device.type != "cpu" or not all(v.is_contiguous() for v in (w, grad, m, s)) or bool((t != t[0]).any()):
         return False
     rates: dict[str, Any] = {"lr": lr, "beta1": betas[0], "beta2": betas[1], "eps": eps, "weight_decay": 0.0}
-    torch._fused_adam_([w], [slope], [m], [s], [], [t[:1]], **rates, amsgrad=False, maximize=False)
+    torch._fused_adam_([w], [grad], [m], [s], [], [t[:1]], **rates, amsgrad=False, maximize=False)
     return True
 
 

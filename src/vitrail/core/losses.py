@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from vitrail.core.kernels import softmax_slope
+from vitrail.core.kernels import softmax_grad
 
 if TYPE_CHECKING:
     from vitrail.core.task import Batch, Out
@@ -19,8 +19,8 @@ class Loss(Protocol):
     """What training makes small: the loss of rows, its gradient at the scores, and what scores say."""
 
     def rows(self, out: Out, batch: Batch) -> Tensor: ...  # [site, row]: of each row, weighted
-    def slope(self, out: Out, batch: Batch) -> Tensor: ...  # [site, row, output]: its gradient at the scores
-    def answers(self, z: Tensor) -> Tensor: ...  # [..., output]: what scores say: shares of classes, or the number
+    def grad(self, out: Out, batch: Batch) -> Tensor: ...  # [site, row, output]: its gradient at the scores
+    def predictions(self, z: Tensor) -> Tensor: ...  # [..., output]: what scores say: shares of classes, or the number
 
 
 @runtime_checkable
@@ -28,9 +28,9 @@ class UncertaintyLoss(Protocol):
     """A loss whose scores also say how unsure the answer is."""
 
     @property
-    def doubt_means(self) -> str: ...  # what it measures, in plain words
+    def uncertainty_means(self) -> str: ...  # what it measures, in plain words
 
-    def doubt(self, z: Tensor) -> Tensor: ...  # [...]: from 0, sure, to 1, knows nothing
+    def uncertainty(self, z: Tensor) -> Tensor: ...  # [...]: from 0, sure, to 1, knows nothing
 
 
 @runtime_checkable
@@ -44,7 +44,7 @@ class ScheduledLoss(Protocol):
 class CrossEntropy:
     """Of classes: -log of the softmax at the true one."""
 
-    doubt_means: ClassVar[str] = "how evenly the probability is spread over the classes (its entropy)"
+    uncertainty_means: ClassVar[str] = "how evenly the probability is spread over the classes (its entropy)"
     constant: Tensor | None = field(
         default=None, compare=False
     )  # a site's own (metrics/recalibration.py): for answers alone
@@ -52,15 +52,15 @@ class CrossEntropy:
     def rows(self, out: Out, batch: Batch) -> Tensor:
         return (-out.z.log_softmax(-1) * batch.y * batch.w).sum(-1)
 
-    def slope(self, out: Out, batch: Batch) -> Tensor:
-        return softmax_slope(out.z, batch.y, batch.w)
+    def grad(self, out: Out, batch: Batch) -> Tensor:
+        return softmax_grad(out.z, batch.y, batch.w)
 
-    def answers(self, z: Tensor) -> Tensor:
+    def predictions(self, z: Tensor) -> Tensor:
         return with_constant(self, z).softmax(-1)
 
-    def doubt(self, z: Tensor) -> Tensor:
+    def uncertainty(self, z: Tensor) -> Tensor:
         """The entropy of the shares, relative to that of equal ones."""
-        entropy: Tensor = torch.special.entr(self.answers(z)).sum(-1)
+        entropy: Tensor = torch.special.entr(self.predictions(z)).sum(-1)
         return entropy / math.log(z.shape[-1])
 
 
@@ -73,10 +73,10 @@ class SquaredError:
     def rows(self, out: Out, batch: Batch) -> Tensor:
         return ((out.z - batch.y) ** 2 * batch.w).sum(-1)
 
-    def slope(self, out: Out, batch: Batch) -> Tensor:
+    def grad(self, out: Out, batch: Batch) -> Tensor:
         return (out.z - batch.y).mul_(2).mul_(batch.w)
 
-    def answers(self, z: Tensor) -> Tensor:
+    def predictions(self, z: Tensor) -> Tensor:
         return with_constant(self, z)
 
 
@@ -95,10 +95,10 @@ class Hazard:
         each = torch.nn.functional.softplus(out.z) - out.z * batch.y
         return (each * (batch.y >= 0) * batch.w).sum(-1)
 
-    def slope(self, out: Out, batch: Batch) -> Tensor:
+    def grad(self, out: Out, batch: Batch) -> Tensor:
         return (out.z.sigmoid() - batch.y).mul_(batch.y >= 0).mul_(batch.w)
 
-    def answers(self, z: Tensor) -> Tensor:
+    def predictions(self, z: Tensor) -> Tensor:
         return torch.nn.functional.softplus(with_constant(self, z)).cumsum(-1).neg().exp()
 
 
@@ -113,7 +113,7 @@ class Evidence:
     slope. All in double: in single precision the KL is wrong from scores of 20 on. `prior` is evidence from elsewhere.
     """
 
-    doubt_means: ClassVar[str] = "how little evidence the model sees for any class"
+    uncertainty_means: ClassVar[str] = "how little evidence the model sees for any class"
     kl: float = 0.1
     anneal: int = 10
     bound: float = 10.0
@@ -138,7 +138,7 @@ class Evidence:
             loss = loss + self.weight * _from_nothing(y + (1 - y) * alpha)
         return loss.to(out.z.dtype) * batch.w[..., 0]
 
-    def slope(self, out: Out, batch: Batch, prior: Tensor | float = 0.0) -> Tensor:
+    def grad(self, out: Out, batch: Batch, prior: Tensor | float = 0.0) -> Tensor:
         e, y = self.evidence(out.z), batch.y.double()
         alpha = e + prior + 1
         slope = _trigamma(alpha.sum(-1, keepdim=True)) - y * _trigamma(alpha)
@@ -150,12 +150,12 @@ class Evidence:
         within = 1 - torch.tanh(out.z.double() / self.bound) ** 2
         return (slope * e * within).to(out.z.dtype) * batch.w
 
-    def answers(self, z: Tensor) -> Tensor:
+    def predictions(self, z: Tensor) -> Tensor:
         alpha = self.evidence(z) + 1
         shares = (alpha / alpha.sum(-1, keepdim=True)).to(z.dtype)
         return shares if self.constant is None else with_constant(self, shares.log()).softmax(-1)
 
-    def doubt(self, z: Tensor) -> Tensor:
+    def uncertainty(self, z: Tensor) -> Tensor:
         return (z.shape[-1] / (self.evidence(z) + 1).sum(-1)).to(z.dtype)
 
 
@@ -178,7 +178,7 @@ def log_hazard(z: Tensor) -> Tensor:
 
 def log_shares(loss: Loss, z: Tensor) -> Tensor:
     """[..., output]: the logarithm of the share of each class."""
-    return with_constant(loss, z).log_softmax(-1) if isinstance(loss, CrossEntropy) else loss.answers(z).log()
+    return with_constant(loss, z).log_softmax(-1) if isinstance(loss, CrossEntropy) else loss.predictions(z).log()
 
 
 def _trigamma(x: Tensor) -> Tensor:

@@ -5,7 +5,7 @@
            w <- w - lr (m / (1 - b1^t)) / (sqrt(s / (1 - b2^t)) + eps)
 
 Both: g + decay w where there is weight decay (see `decaying`); lr times a parameter's own factor where it has one. A
-method's own term enters the gradient (`beside`), so that it means the same under every rule.
+method's own term enters the gradient (`extra_grad`), so that it means the same under every rule.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import torch
 
-from vitrail.core.kernels import descend_adam
-from vitrail.core.tensors import Params, add_, per_site, scratch, taken
+from vitrail.core.kernels import adam_step
+from vitrail.core.tensors import Params, add_, empty_like, per_site, scratch
 
 if TYPE_CHECKING:
     from vitrail.core.task import Batch, Task
 
-Beside = Callable[[Params, float], None]  # (into, by): into += by * the method's own term of the gradient
+ExtraGrad = Callable[[Params, float], None]  # (into, by): into += by * the method's own term of the gradient
 
 
 class Optimizer(Protocol):
@@ -31,17 +31,19 @@ class Optimizer(Protocol):
     @property
     def lr(self) -> float: ...
     @property
-    def lasting(self) -> bool: ...  # whether its memory holds anything from one step to the next
+    def stateful(self) -> bool: ...  # whether its memory holds anything from one step to the next
     @property
     def alone(self) -> Optimizer: ...  # the same for a model of one site's rows alone
     def at(self, lr: float) -> Optimizer: ...  # the same with another learning rate
-    def memory(self, params: Params, held: Mapping[str, torch.Tensor] | None = None) -> Params:
+    def state(self, params: Params, held: Mapping[str, torch.Tensor] | None = None) -> Params:
         """What it remembers of these parameters, by name: zero at first, or what is `held` from before."""
 
-    def descend(self, task: Task, params: Params, memory: Params, batch: Batch, beside: Beside | None = None) -> None:
+    def step(
+        self, task: Task, params: Params, state: Params, batch: Batch, extra_grad: ExtraGrad | None = None
+    ) -> None:
         """One step down the loss of this batch, in place."""
 
-    def follow(self, params: Params, memory: Params, slope: Params) -> None:
+    def apply(self, params: Params, state: Params, grad: Params) -> None:
         """One step along a gradient that is given, in place."""
 
 
@@ -74,7 +76,7 @@ class SGD:
     decay_alone: float | None = None  # of a model of one site's rows alone; None: the same
 
     @property
-    def lasting(self) -> bool:
+    def stateful(self) -> bool:
         return self.momentum > 0
 
     @property
@@ -84,29 +86,31 @@ class SGD:
     def at(self, lr: float) -> SGD:
         return replace(self, lr=lr)
 
-    def memory(self, params: Params, held: Mapping[str, torch.Tensor] | None = None) -> Params:
-        return _memory(params, held or {})
+    def state(self, params: Params, held: Mapping[str, torch.Tensor] | None = None) -> Params:
+        return _initial_state(params, held or {})
 
-    def descend(self, task: Task, params: Params, memory: Params, batch: Batch, beside: Beside | None = None) -> None:
+    def step(
+        self, task: Task, params: Params, state: Params, batch: Batch, extra_grad: ExtraGrad | None = None
+    ) -> None:
         if self.factors:
-            self.follow(params, memory, with_term(task.grad(params, batch), beside))
+            self.apply(params, state, with_term(task.grad(params, batch), extra_grad))
             return
-        more = beside is not None or self.decay > 0
-        task.accumulate(params, batch, memory, self.momentum, -self.lr, step=not more)  # straight into the velocity
-        if beside:
-            beside(memory, -self.lr)
+        more = extra_grad is not None or self.decay > 0
+        task.accumulate(params, batch, state, self.momentum, -self.lr, step=not more)  # straight into the velocity
+        if extra_grad:
+            extra_grad(state, -self.lr)
         if self.decay:
-            add_({k: memory[k] for k in decaying(params)}, decaying(params), -self.lr * self.decay)
+            add_({k: state[k] for k in decaying(params)}, decaying(params), -self.lr * self.decay)
         if more:
-            add_(params, memory)
+            add_(params, state)
 
-    def follow(self, params: Params, memory: Params, slope: Params) -> None:
+    def apply(self, params: Params, state: Params, grad: Params) -> None:
         rate = dict(self.factors)
-        for k, v in memory.items():
-            v.mul_(self.momentum).add_(slope[k], alpha=-self.lr * rate.get(k, 1.0))
+        for k, v in state.items():
+            v.mul_(self.momentum).add_(grad[k], alpha=-self.lr * rate.get(k, 1.0))
             if self.decay and k in decaying(params):
                 v.add_(params[k], alpha=-self.lr * rate.get(k, 1.0) * self.decay)
-        add_(params, memory)
+        add_(params, state)
 
 
 @dataclass(frozen=True)
@@ -120,7 +124,7 @@ class Adam:
     decay: float = 0.0
     factors: tuple[tuple[str, float], ...] = ()
     decay_alone: float | None = None
-    lasting: ClassVar[bool] = True
+    stateful: ClassVar[bool] = True
 
     @property
     def alone(self) -> Adam:
@@ -129,32 +133,34 @@ class Adam:
     def at(self, lr: float) -> Adam:
         return replace(self, lr=lr)
 
-    def memory(self, params: Params, held: Mapping[str, torch.Tensor] | None = None) -> Params:
+    def state(self, params: Params, held: Mapping[str, torch.Tensor] | None = None) -> Params:
         shapes: Params = {f"{part}/{k}": v for part in self.PARTS[:2] for k, v in params.items()}
         # counted for each parameter: of some the memory may have been kept, of others not
         shapes |= {f"steps/{k}": v.reshape(len(v), -1)[:, 0] for k, v in params.items()}
-        return _memory(shapes, held or {})
+        return _initial_state(shapes, held or {})
 
-    def descend(self, task: Task, params: Params, memory: Params, batch: Batch, beside: Beside | None = None) -> None:
+    def step(
+        self, task: Task, params: Params, state: Params, batch: Batch, extra_grad: ExtraGrad | None = None
+    ) -> None:
         slope = {k: scratch(f"slope/{k}", v.shape, v) for k, v in params.items()}  # done with after this step
         task.accumulate(params, batch, slope, 0.0, 1.0)
-        self.follow(params, memory, with_term(slope, beside))
+        self.apply(params, state, with_term(slope, extra_grad))
 
-    def follow(self, params: Params, memory: Params, slope: Params) -> None:
+    def apply(self, params: Params, state: Params, grad: Params) -> None:
         (a, b), rate = self.betas, dict(self.factors)
         if self.decay:
-            add_({k: slope[k] for k in decaying(params)}, decaying(params), self.decay)
-        torch._foreach_add_([memory[f"steps/{k}"] for k in params], 1)
-        mine = {k: [memory[f"{part}/{k}"] for part in self.PARTS] for k in params}
+            add_({k: grad[k] for k in decaying(params)}, decaying(params), self.decay)
+        torch._foreach_add_([state[f"steps/{k}"] for k in params], 1)
+        mine = {k: [state[f"{part}/{k}"] for part in self.PARTS] for k in params}
         names = [
             k
             for k, v in params.items()
-            if not descend_adam(v, slope[k], mine[k], self.lr * rate.get(k, 1.0), self.betas, self.eps)
+            if not adam_step(v, grad[k], mine[k], self.lr * rate.get(k, 1.0), self.betas, self.eps)
         ]
         if not names:
             return
         first, second, steps = zip(*(mine[k] for k in names), strict=True)
-        g = [slope[k] for k in names]
+        g = [grad[k] for k in names]
         torch._foreach_lerp_(first, g, 1 - a)
         torch._foreach_mul_(second, b)
         torch._foreach_addcmul_(second, g, g, 1 - b)
@@ -164,12 +170,12 @@ class Adam:
             params[k].addcdiv_(m * per_site(by, m), s)
 
 
-def with_term(slope: Params, beside: Beside | None) -> Params:
+def with_term(grad: Params, extra_grad: ExtraGrad | None) -> Params:
     """The gradient with a further term added to it, in place; `None` adds nothing."""
-    if beside:
-        beside(slope, 1.0)
-    return slope
+    if extra_grad:
+        extra_grad(grad, 1.0)
+    return grad
 
 
-def _memory(shapes: Params, held: Mapping[str, torch.Tensor]) -> Params:
-    return {k: taken(v).copy_(held[k]) if k in held else taken(v).zero_() for k, v in shapes.items()}
+def _initial_state(shapes: Params, held: Mapping[str, torch.Tensor]) -> Params:
+    return {k: empty_like(v).copy_(held[k]) if k in held else empty_like(v).zero_() for k, v in shapes.items()}

@@ -22,7 +22,7 @@ class Batch(NamedTuple):
     w: Tensor  # [site, row, 1]: weight in the loss; 0 marks padding
     keep: tuple[Tensor, ...] = ()  # [site, row, unit] int32 for each layer: which units stay, when there is dropout
     at: Tensor | None = None  # [site, row]: place of the row among the site's own, for what is computed once per row
-    lots: Any = None  # for draws in this step: what a task that adds noise to gradients draws from
+    noise_source: Any = None  # for draws in this step: what a task that adds noise to gradients draws from
     share: Tensor | None = None  # [site, row]: one part in the number of rows of its person, where persons are named
 
 
@@ -60,7 +60,7 @@ class Net(Protocol):
         self,
         params: Params,
         tape: Any,
-        slope: Tensor,
+        grad: Tensor,
         into: Params,
         times: float,
         scale: float,
@@ -115,28 +115,28 @@ class Task:
     ) -> None:
         """into = times * into + scale * gradient of the loss, in place; with `step`, then params += into."""
         out = self.net.forward(params, batch.x, batch.keep)
-        self.net.backward(params, out.tape, self.loss.slope(out, batch), into, times, scale, step=step)
+        self.net.backward(params, out.tape, self.loss.grad(out, batch), into, times, scale, step=step)
 
     def grad(self, params: Params, batch: Batch) -> Params:
         """The gradient of the loss, for each site."""
         out = self.net.forward(params, batch.x, batch.keep)
-        return self.through(params, out, self.loss.slope(out, batch))
+        return self.through(params, out, self.loss.grad(out, batch))
 
-    def through(self, params: Params, out: Out, slope: Tensor, features: Tensor | None = None) -> Params:
+    def through(self, params: Params, out: Out, grad: Tensor, features: Tensor | None = None) -> Params:
         """The gradient, for each site, of what has this slope at the scores, and that one at the features."""
         into = {k: torch.empty(v.shape, dtype=v.dtype, device=v.device) for k, v in params.items()}
-        self.net.backward(params, out.tape, slope, into, 0.0, 1.0, features)
+        self.net.backward(params, out.tape, grad, into, 0.0, 1.0, features)
         return into
 
-    def remembered(self, params: Params, shared: Iterable[str] = ()) -> Params:
+    def initial_state(self, params: Params, shared: Iterable[str] = ()) -> Params:
         """What is kept of the optimiser's memory between rounds, as it is before the first. `shared` parameters leave
         the site."""
-        if self.memory == "fresh" or not self.rule.lasting:
+        if self.memory == "fresh" or not self.rule.stateful:
             return {}
         gone = set(shared) if self.memory == "own" else set()
-        return zeros({k: v for k, v in self.rule.memory(params).items() if of_parameter(k) not in gone})
+        return zeros({k: v for k, v in self.rule.state(params).items() if of_parameter(k) not in gone})
 
 
-def carried(memory: Params, held: Mapping[str, Tensor]) -> Params:
+def carry_state(state: Params, held: Mapping[str, Tensor]) -> Params:
     """Of a round's memory, what is kept until the next."""
-    return {k: memory[k] for k in held}
+    return {k: state[k] for k in held}

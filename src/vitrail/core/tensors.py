@@ -15,14 +15,14 @@ Params = dict[str, Tensor]
 T = TypeVar("T")
 
 
-def tmap(f: Callable[..., Tensor], *trees: Params) -> Params:
+def tree_map(f: Callable[..., Tensor], *trees: Params) -> Params:
     """f applied name by name."""
     return {k: f(*(t[k] for t in trees)) for k in trees[0]}
 
 
-def copied(tree: Params) -> Params:
+def clone(tree: Params) -> Params:
     """Tensors nobody else holds, so that a step may overwrite them."""
-    out = {k: taken(v) for k, v in tree.items()}
+    out = {k: empty_like(v) for k, v in tree.items()}
     if out:
         torch._foreach_copy_(list(out.values()), list(tree.values()))
     return out
@@ -30,20 +30,20 @@ def copied(tree: Params) -> Params:
 
 def zeros(tree: Params) -> Params:
     """Tensors of these shapes that hold zeros."""
-    out = {k: taken(v) for k, v in tree.items()}
+    out = {k: empty_like(v) for k, v in tree.items()}
     if out:
         torch._foreach_zero_(list(out.values()))
     return out
 
 
-def less(one: Params, other: Params) -> Params:
+def subtract(one: Params, other: Params) -> Params:
     """one - other, for the names of `other`."""
     if not other:  # where nothing is shared
         return {}
     return dict(zip(other, torch._foreach_sub([one[k] for k in other], list(other.values())), strict=True))
 
 
-def moved(params: Params, change: Params, by: Tensor) -> Params:
+def apply_update(params: Params, change: Params, by: Tensor) -> Params:
     """params + change / by, where `by` is one number."""
     return {k: torch.addcdiv(v, change[k], by) for k, v in params.items()}
 
@@ -53,7 +53,7 @@ _memory = threading.local()
 
 @contextmanager
 def reused_memory() -> Iterator[None]:
-    """Inside, `copied` and `zeros` write where they wrote the last time this thread was here, in the same order.
+    """Inside, `clone` and `zeros` write where they wrote the last time this thread was here, in the same order.
 
     For what a site has in hand during a round: the last round's is done with. Taking some megabytes anew for every
     round and giving them back is slow (page faults) and leaves fragments.
@@ -76,13 +76,13 @@ def scratch(name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
     return found
 
 
-def forget_memory() -> None:
+def release_memory() -> None:
     """Give back what this thread's `reused_memory` and `scratch` hold."""
     _memory.__dict__.pop("held", None)
     _memory.__dict__.pop("scratch", None)
 
 
-def taken(like: Tensor) -> Tensor:
+def empty_like(like: Tensor) -> Tensor:
     """Memory for a tensor like this, with anything in it."""
     place: int | None = getattr(_memory, "place", None)
     if place is None or like.device.type != "cpu":
@@ -95,7 +95,7 @@ def taken(like: Tensor) -> Tensor:
     return found
 
 
-def numbers(x: Tensor, like: Tensor) -> Tensor:
+def to_floats(x: Tensor, like: Tensor) -> Tensor:
     """Rows as a network takes them: pictures of uint8 become numbers from 0 to 1, and half precision whole."""
     if x.dtype == torch.uint8:
         return x.to(like.dtype).div_(255)
@@ -117,7 +117,7 @@ def scaled(scalar: Tensor, tree: Params) -> Params:
     return {k: per_site(scalar, v) * v for k, v in tree.items()}
 
 
-def blended(a: Tensor, one: Params, other: Params) -> Params:
+def interpolate(a: Tensor, one: Params, other: Params) -> Params:
     """a * one + (1 - a) * other, with a number for each site."""
     return {k: torch.lerp(other[k], v, per_site(a, v)) for k, v in one.items()}
 
@@ -127,7 +127,7 @@ def dot(one: Params, other: Params) -> Tensor:
     return torch.stack([(v * other[k]).flatten(1).sum(1) for k, v in one.items()]).sum(0)
 
 
-def own_of(models: Params, own: Tensor) -> Params:
+def select_own(models: Params, own: Tensor) -> Params:
     """Of models [site, user, ...] each site's own, where `own` [site, user] is 1."""
     sites, place = torch.arange(len(own), device=own.device), own.argmax(1)
     return {k: v[sites, place] for k, v in models.items()}
@@ -139,10 +139,10 @@ def add_(tree: Params, other: Params, times: float = 1.0) -> None:
         torch._foreach_add_(list(tree.values()), [other[k] for k in tree], alpha=times)
 
 
-def tensors(tree: Any, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+def flatten(tree: Any, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
     """All tensors of a message or state (NamedTuples and dicts of tensors) with their names.
 
-    >>> [name for name, _ in tensors({"a": torch.zeros(1), "b": {"c": torch.zeros(1)}})]
+    >>> [name for name, _ in flatten({"a": torch.zeros(1), "b": {"c": torch.zeros(1)}})]
     ['a', 'b/c']
     """
     if isinstance(tree, Tensor):
@@ -150,25 +150,25 @@ def tensors(tree: Any, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
         return
     items = tree.items() if isinstance(tree, dict) else tree._asdict().items()
     for name, value in items:
-        yield from tensors(value, f"{prefix}/{name}" if prefix else name)
+        yield from flatten(value, f"{prefix}/{name}" if prefix else name)
 
 
-def each(f: Callable[[Tensor], Tensor], tree: T) -> T:
+def map_tensors(f: Callable[[Tensor], Tensor], tree: T) -> T:
     """f applied to every tensor of a message or state, keeping its shape as a type."""
     if isinstance(tree, Tensor):
         return f(tree)  # type: ignore[return-value]
     if isinstance(tree, dict):
-        return {k: each(f, v) for k, v in tree.items()}  # type: ignore[return-value]
-    return type(tree)(*(each(f, v) for v in tree))  # type: ignore[attr-defined]
+        return {k: map_tensors(f, v) for k, v in tree.items()}  # type: ignore[return-value]
+    return type(tree)(*(map_tensors(f, v) for v in tree))  # type: ignore[attr-defined]
 
 
-def filled(tree: T, values: dict[str, Tensor], prefix: str = "") -> T:
+def unflatten(tree: T, values: dict[str, Tensor], prefix: str = "") -> T:
     """The same message or state with its tensors taken by name from `values`."""
     if isinstance(tree, Tensor):
         return values[prefix].to(tree)  # type: ignore[return-value]
     names = list(tree) if isinstance(tree, dict) else list(tree._fields)  # type: ignore[attr-defined]
     got = [
-        filled(tree[n] if isinstance(tree, dict) else getattr(tree, n), values, f"{prefix}/{n}" if prefix else n)
+        unflatten(tree[n] if isinstance(tree, dict) else getattr(tree, n), values, f"{prefix}/{n}" if prefix else n)
         for n in names
     ]
     if isinstance(tree, dict):
@@ -176,7 +176,7 @@ def filled(tree: T, values: dict[str, Tensor], prefix: str = "") -> T:
     return type(tree)(*got)
 
 
-def pulled(
+def proximal_term(
     params: Params, towards: Params, strength: float, times: Tensor | None = None
 ) -> Callable[[Params, float], None] | None:
     """The gradient of strength/2 |params - towards|^2 for the names in `towards`: a term of a method's own

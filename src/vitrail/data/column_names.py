@@ -92,7 +92,7 @@ def is_like_name(a: str, b: str) -> bool:
         return False
     if two.startswith(one) or difflib.SequenceMatcher(None, one, two).ratio() >= 0.87:
         return True
-    return any(is_same_name(one, word) for word in re.findall(r"[^\W_]+", parted(a if bare(a) == two else b)))
+    return any(is_same_name(one, word) for word in re.findall(r"[^\W_]+", split_words(a if bare(a) == two else b)))
 
 
 def numbers_people(name: str) -> bool:
@@ -101,10 +101,10 @@ def numbers_people(name: str) -> bool:
     >>> [numbers_people(n) for n in ("PatientID", "pat_nr", "id", "lipid", "Case No.", "Fallnummer")]
     [True, True, True, False, True, True]
     """
-    return bool(NUMBERS_PEOPLE.search(fold(parted(name))))
+    return bool(NUMBERS_PEOPLE.search(fold(split_words(name))))
 
 
-def parted(name: str) -> str:
+def split_words(name: str) -> str:
     """Its words apart: PatientID is Patient_ID."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)
 

@@ -290,7 +290,7 @@ def typical_row(cleaned: pd.DataFrame, table: TableSchema) -> pd.DataFrame:
     return pd.DataFrame({name: [typical(cleaned[name], f.kind)] for name, f in table.features.items()})
 
 
-def written_rows(cleaned: pd.DataFrame, table: TableSchema) -> NDArray[np.object_]:
+def rows_as_text(cleaned: pd.DataFrame, table: TableSchema) -> NDArray[np.object_]:
     """[row, feature] as a person writes them: numbers in their unit, names of levels, NaN where missing."""
     out = cleaned[list(table.features)].to_numpy(np.float64).astype(object)
     for i, feature in enumerate(table.features.values()):

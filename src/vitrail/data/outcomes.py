@@ -11,7 +11,7 @@ from vitrail.data.schema import Feature, TableSchema
 from vitrail.metrics.survival import in_days, in_intervals
 
 
-def columns_beside(table: TableSchema) -> TableSchema:
+def with_outcome_columns(table: TableSchema) -> TableSchema:
     """The table as it is read: times and weights are numbers beside the features."""
     plain = table.plain
     if not table.weight_column:

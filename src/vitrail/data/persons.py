@@ -111,7 +111,7 @@ def most_rows(persons: Ints | None) -> int:
     return 1 if persons is None or not len(persons) else int(np.unique(persons, return_counts=True)[1].max())
 
 
-def shares(persons: Ints) -> NDArray[np.float64]:
+def person_shares(persons: Ints) -> NDArray[np.float64]:
     """[row]: one part in the number of rows of its person."""
     _, at, counts = np.unique(persons, return_inverse=True, return_counts=True)
     return np.asarray(1 / counts[at], np.float64)

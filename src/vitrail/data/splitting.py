@@ -86,13 +86,13 @@ def split_rows(y: NDArray[np.generic], table: TableSchema, seed: int, site: str)
     return np.setdiff1d(np.arange(n), test), np.sort(test).astype(np.int64)
 
 
-def cut_folds(
+def partition_folds(
     y: NDArray[np.generic], table: TableSchema, seed: int, folds: int, persons: Ints | None = None
 ) -> NDArray[np.int64]:
     """The fold of each row; classes are spread evenly where the study stratifies. All rows of a person are in one
     fold."""
     if persons is not None:
-        return cut_folds(outcome_by_person(y, persons, table), table, seed, folds)[persons]
+        return partition_folds(outcome_by_person(y, persons, table), table, seed, folds)[persons]
     order = np.random.default_rng(seed).permutation(len(y))
     if table.split.stratify and table.target.kind != "number":
         of = y.astype(np.float64) > 0 if table.target.kind == "time" else y  # whether the event was seen

@@ -82,7 +82,7 @@ def spot_unit(values: pd.Series, name: str, feature: Feature) -> tuple[Conversio
     """
     present, outside = values.notna(), is_outside(values, feature)
     agreed = bool(outside.any())
-    outside = outside if agreed else apart(values)
+    outside = outside if agreed else separate_cluster(values)
     rest = values[present & ~outside]
     low, high = feature.range if agreed and feature.range else (rest.min(), rest.max())
     most = outside.sum() > present.sum() / 2
@@ -138,7 +138,7 @@ def _is_cluster(some: pd.Series, rest: pd.Series) -> bool:
     return bool(len(one) * gap > needed * max(width, gap / len(one)))
 
 
-def apart(values: pd.Series) -> pd.Series:
+def separate_cluster(values: pd.Series) -> pd.Series:
     """The smaller of two groups with a wide gap between them; nobody where there is no such gap."""
     known, none = np.sort(values.dropna().to_numpy()), pd.Series(False, index=values.index)
     if len(known) < FEW_ROWS or known[0] <= 0:

@@ -21,12 +21,12 @@ from torch import Tensor
 from vitrail.core.exchange import AnyExchange, Roster
 from vitrail.core.facts import Facts
 from vitrail.core.task import Task
-from vitrail.core.tensors import Params, each, per_site, tensors
+from vitrail.core.tensors import Params, flatten, map_tensors, per_site
 from vitrail.privacy.compression import Shapes
-from vitrail.privacy.guards import Guards, outlying, sound, with_middle
+from vitrail.privacy.guards import Guards, far_from_centre, is_valid_report, with_middle
 from vitrail.privacy.report_vectors import by_unit
 from vitrail.privacy.robust import against_median
-from vitrail.privacy.secure_sum.fixed_point import as_told, rounded
+from vitrail.privacy.secure_sum.fixed_point import as_reported, rounded
 
 UNUSUAL = 10  # times as long as the median change, or as the site's own last one: this becomes an event
 
@@ -63,14 +63,14 @@ def collect_all(ex: AnyExchange, reports: Any, present: Tensor) -> Collected:
 
 def collect_coalitions(ex: AnyExchange, reports: Any, members: Tensor) -> Iterator[Collected | None]:
     """Of the same reports [site, ...] for each coalition of `members` [coalition, site]; None where it is empty."""
-    sums = each(lambda t: torch.tensordot(members.to(t), t, 1), reports) if ex.sees == "sum" else None
+    sums = map_tensors(lambda t: torch.tensordot(members.to(t), t, 1), reports) if ex.sees == "sum" else None
     for c, present in enumerate(members):
         if not bool(present.any()):
             yield None
         elif ex.sees == "sum":
-            yield Collected(each(lambda t: t[c], sums), present, {})  # noqa: B023
+            yield Collected(map_tensors(lambda t: t[c], sums), present, {})  # noqa: B023
         else:
-            yield Collected(each(lambda t: t * per_site(present.to(t), t), reports), present, {})  # noqa: B023
+            yield Collected(map_tensors(lambda t: t * per_site(present.to(t), t), reports), present, {})  # noqa: B023
 
 
 class Aggregator:
@@ -100,9 +100,9 @@ class Aggregator:
     def validate_reports(self, ex: AnyExchange, up: Any, down: Any, places: Sequence[int]) -> Any:
         """The reports of the sites at these places, before anything is made of them. What cannot be a report is
         replaced by zeros: its site is named, and not asked again."""
-        if not any(True for _ in tensors(up)):
+        if not any(True for _ in flatten(up)):
             return up
-        good, size = sound(ex, up, down)
+        good, size = is_valid_report(ex, up, down)
         for place, fine, length in zip(places, good.tolist(), size.tolist(), strict=True):
             self._sizes[place] = length if fine and ex.trains else torch.nan
             if not fine:
@@ -111,7 +111,11 @@ class Aggregator:
                 )
                 self.excluded[self.names[place]] = why
                 self.pending_events.append({"event": "set aside", "site": self.names[place], "why": why})
-        return up if bool(good.all()) else each(lambda t: torch.where(per_site(good, t), t, torch.zeros_like(t)), up)
+        return (
+            up
+            if bool(good.all())
+            else map_tensors(lambda t: torch.where(per_site(good, t), t, torch.zeros_like(t)), up)
+        )
 
     def valid(self, ex: AnyExchange, present: Tensor) -> Tensor:
         """Of those who answered, those whose answer was a report. A change that is far longer than the others', or
@@ -136,7 +140,7 @@ class Aggregator:
         if ex.sees == "sum" and not self.keep_reports and not self.guards.needs_each(ex):
             up = rounded(ex, up, len(self.names)) if self.guards.masks(ex) else up
             return BufferedReports(at, total(up))
-        return BufferedReports(at, each(owned, up), crossed or {} if self.keep_reports else {})
+        return BufferedReports(at, map_tensors(owned, up), crossed or {} if self.keep_reports else {})
 
     def collect(
         self, ex: AnyExchange, parts: Sequence[BufferedReports], roster: Roster, shapes: Shapes
@@ -155,7 +159,7 @@ class Aggregator:
         elif ex.sees == "sum" and self.keep_reports:
             whole = _summed([total(part) for part in held])
         elif ex.sees == "sum":
-            whole = as_told(_summed(held), shapes) if self.guards.masks(ex) else _summed(held)
+            whole = as_reported(_summed(held), shapes) if self.guards.masks(ex) else _summed(held)
         return Collected(whole, present, facts, reports if self.keep_reports else None)
 
     def collect_sums(self, ex: AnyExchange, sums: Any, members: Tensor) -> Collected:
@@ -164,17 +168,17 @@ class Aggregator:
         if self.guards.needs_each(ex):
             whole, facts = self.guards.of_parts(ex, sums, members)
             return Collected(whole, members.any(0), facts)
-        return Collected(each(lambda t: t[0], sums), members.any(0), {})
+        return Collected(map_tensors(lambda t: t[0], sums), members.any(0), {})
 
     def collect_centre(self, ex: AnyExchange, reports: Any, members: Tensor, middle: Tensor, far: Tensor) -> Collected:
         """Of the mean [number] of the reports that two servers chose. `reports` [part, ...] holds what is in the open
         of them; `far`: how far off each lay; `members` [part, site] bool."""
         whole = with_middle(ex, reports, middle, by_unit(ex, reports)[1])
-        return Collected(whole, members.any(0), outlying(members, against_median(far)))
+        return Collected(whole, members.any(0), far_from_centre(members, against_median(far)))
 
 
 def total(reports: Any) -> Any:
-    return each(lambda t: t.sum(0), reports)
+    return map_tensors(lambda t: t.sum(0), reports)
 
 
 def owned(tensor: Tensor) -> Tensor:
@@ -183,15 +187,15 @@ def owned(tensor: Tensor) -> Tensor:
 
 def _summed(totals: list[Any]) -> Any:
     for more in totals[1:]:
-        for (_, value), (_, part) in zip(tensors(totals[0]), tensors(more), strict=True):
+        for (_, value), (_, part) in zip(flatten(totals[0]), flatten(more), strict=True):
             value.add_(part)
     return totals[0]
 
 
 def spread(parts: Sequence[BufferedReports], sites: int) -> Any:
     """Reports of some sites each -> one stacked report in which absent sites are zero."""
-    out = each(lambda t: t.new_zeros((sites, *t.shape[1:])), parts[0].held)
+    out = map_tensors(lambda t: t.new_zeros((sites, *t.shape[1:])), parts[0].held)
     for part in parts:
-        for (_, whole), (_, some) in zip(tensors(out), tensors(part.held), strict=True):
+        for (_, whole), (_, some) in zip(flatten(out), flatten(part.held), strict=True):
             whole[part.at] = some
     return out

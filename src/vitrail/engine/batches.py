@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vitrail.core.random import bits, key, mixed, odd32, orders
 from vitrail.core.task import Batch
-from vitrail.core.tensors import numbers
+from vitrail.core.tensors import to_floats
 from vitrail.engine.rounds import clock_of
 
 BLOCK = 256  # rows of each site that an exchange looks at at once
@@ -69,7 +69,7 @@ class Sites:
 
     def numbers(self, x: Tensor) -> Tensor:
         """Rows as a network takes them."""
-        return numbers(x, self.y)
+        return to_floats(x, self.y)
 
     def blocks(self, at: Sequence[int]) -> Iterator[Batch]:
         """All rows of these sites, in order, so many of each at once; padded with weight 0."""
@@ -103,11 +103,11 @@ def gather_sites(
         torch.cat([y for _, _, y, _ in ranked]),
         torch.cat([w for *_, w in ranked]),
         tuple(len(x) for _, x, _, _ in ranked),
-        persons=apart([persons[name] for name, *_ in ranked]) if persons else None,
+        persons=disjoint_persons([persons[name] for name, *_ in ranked]) if persons else None,
     )
 
 
-def apart(persons: Sequence[Tensor]) -> Tensor:
+def disjoint_persons(persons: Sequence[Tensor]) -> Tensor:
     """One after the other, numbered so that no number is at two places."""
     firsts = [0, *accumulate(int(p.max()) + 1 if len(p) else 0 for p in persons)]
     return torch.cat([p + first for p, first in zip(persons, firsts, strict=False)])
@@ -132,7 +132,7 @@ def set_aside(sites: Sites, share: float, seed: int) -> tuple[Sites, Batch]:
     spans = zip(sites.starts, sites.sizes, strict=True)
     ranked = [lots[a : a + n].argsort(stable=True) + a for a, n in spans]
     if sites.persons is not None:
-        ranked = [_together(sites.persons[rows], lots[rows], rows) for rows in ranked]
+        ranked = [_group_by_person(sites.persons[rows], lots[rows], rows) for rows in ranked]
         counts = [_whole(sites.persons[rows], k) for rows, k in zip(ranked, counts, strict=True)]
     left = torch.cat([rows[k:].sort().values for rows, k in zip(ranked, counts, strict=True)])
     sizes = tuple(n - k for n, k in zip(sites.sizes, counts, strict=True))
@@ -144,7 +144,7 @@ def set_aside(sites: Sites, share: float, seed: int) -> tuple[Sites, Batch]:
     return kept, Batch(sites.numbers(sites.x[at]), sites.y[at], sites.w[at] * real[..., None])
 
 
-def _together(persons: Tensor, lots: Tensor, rows: Tensor) -> Tensor:
+def _group_by_person(persons: Tensor, lots: Tensor, rows: Tensor) -> Tensor:
     """Rows by lot, those of one person next to each other also where another has the same lot."""
     order = persons.argsort(stable=True)
     return rows[order[lots[order].argsort(stable=True)]]
@@ -175,7 +175,7 @@ class BatchDraw(NamedTuple):
     real: Tensor  # [step, site, row, 1]: 1, or 0 for padding
     row_key: Tensor  # [step, site, row] int32
     unit_key: Tensor  # [unit] int32
-    lots: Tensor | None = None  # [step, site, row] int64: a key for each picture, where they are augmented
+    augment_keys: Tensor | None = None  # [step, site, row] int64: a key for each picture, where they are augmented
 
 
 class BatchSampler:
@@ -189,12 +189,12 @@ class BatchSampler:
         epochs: int,
         seed: int,
         units: int,
-        lots: bool = False,
+        augment: bool = False,
         secrets: Mapping[str, str] | None = None,
     ) -> None:
         own = secrets or {}
         device = sites.x.device
-        self.batch, self.epochs, self.units, self.lots = batch, epochs, units, lots
+        self.batch, self.epochs, self.units, self.augment = batch, epochs, units, augment
         self.like = sites.y
         self.sizes = torch.tensor(sites.sizes, device=device)[:, None]
         self.starts = torch.tensor(sites.starts, device=device)[:, None]
@@ -227,7 +227,7 @@ class BatchSampler:
         none = torch.empty(0, dtype=torch.int32, device=rows.device)
         steps, sites, _ = rows.shape
         lots = None
-        if self.lots:
+        if self.augment:
             lots = bits(keys + self.epochs + 1, steps * self.batch).view(sites, steps, self.batch).transpose(0, 1)
         if not self.units:
             return BatchDraw(rows, real, none, none, lots)

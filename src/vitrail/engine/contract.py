@@ -16,7 +16,7 @@ from vitrail.core.errors import Problem, VitrailError
 from vitrail.core.exchange import AnyExchange, Method, Roster, Rows, SiteContext, Stage
 from vitrail.core.facts import Facts
 from vitrail.core.task import Batch, Task
-from vitrail.core.tensors import tensors
+from vitrail.core.tensors import flatten
 from vitrail.engine.aggregation import collect_all, merge
 from vitrail.privacy.guards import Guards
 from vitrail.privacy.report_vectors import is_change
@@ -105,7 +105,7 @@ def guarded(contract: Contract, ex: AnyExchange, guards: Guards) -> Contract:
     if read == "two servers":  # one half of each change, mod 2^64; the other leaves sealed, in words
         kinds = {k: torch.int64 if is_change(ex, k) else dtype for k, (_, dtype) in contract.up.items()}
         return contract._replace(crosses={k: (contract.up[k][0], kinds[k]) for k in kinds}, read=read)
-    up = guards.crosses(ex, contract.up)
+    up = guards.compressed_spec(ex, contract.up)
     if up == contract.up:
         return contract._replace(read=read)
     first, words = "from site/", dict(contract.words)
@@ -117,7 +117,7 @@ def guarded(contract: Contract, ex: AnyExchange, guards: Guards) -> Contract:
 
 def spec_of(message: Any) -> Spec:
     """Names, shapes without the site axis, and types of a stacked message."""
-    return {name: (tuple(t.shape[1:]), t.dtype) for name, t in tensors(message)}
+    return {name: (tuple(t.shape[1:]), t.dtype) for name, t in flatten(message)}
 
 
 def sentences(message: Any) -> dict[str, str]:
@@ -127,7 +127,7 @@ def sentences(message: Any) -> dict[str, str]:
     for field, value in message._asdict().items() if hints else ():
         said = next((m for m in getattr(hints[field], "__metadata__", ()) if isinstance(m, str)), "")
         inner = sentences(value) if hasattr(value, "_fields") else {}
-        for name, _ in tensors(value, field):
+        for name, _ in flatten(value, field):
             out[name] = inner.get(name.removeprefix(f"{field}/"), "") or said
     return out
 

@@ -25,7 +25,7 @@ from vitrail.core.facts import Facts
 from vitrail.core.optimizers import Optimizer
 from vitrail.core.random import keep_mask, mixed, normals
 from vitrail.core.task import Batch, Task
-from vitrail.core.tensors import Params, each, reused_memory, scratch, tensors
+from vitrail.core.tensors import Params, flatten, map_tensors, reused_memory, scratch
 from vitrail.engine.aggregation import BufferedReports, owned
 from vitrail.engine.augmentation import augmented
 from vitrail.engine.batches import BatchDraw, BatchSampler, Sites, among, set_aside, stacked
@@ -81,7 +81,7 @@ class Engine(Rounds):
         self.absent, self.aggregator.keep_reports = absent, keep_reports
         self.units = sum(task.net.units)
         lots = bool(training.augment)
-        self.drawer = BatchSampler(sites, training.batch, training.epochs, seed, self.units, lots, secrets)
+        self.sampler = BatchSampler(sites, training.batch, training.epochs, seed, self.units, lots, secrets)
         own = secrets or {}
         # of sites with a secret: their noise cannot be drawn again by others, and is on a grid (privacy/noise.py)
         self.generators = [Generator(own.get(name, f"{seed} {name}")) for name in sites.names] if own else []
@@ -125,7 +125,7 @@ class Engine(Rounds):
             self.pool = None
 
     def finalize_stage(self, moment: Snapshot) -> Any:
-        return each(owned, self.settled(moment))
+        return map_tensors(owned, self.settled(moment))
 
     def settled(self, moment: Snapshot) -> Any:
         """Every site's state as if this were the end: what `predict` takes."""
@@ -142,7 +142,7 @@ class Engine(Rounds):
             here = torch.zeros_like(here)
         if here is not self.everyone and not bool(here.any()):
             return coord, {}, here
-        self.drawer.set(s, r, place)
+        self.sampler.set(s, r, place)
         plain = (
             not isinstance(self.task, PrivateTask)
             and not self.aggregator.keep_reports
@@ -194,14 +194,14 @@ class Engine(Rounds):
         """The sites' part of a round: what is held of their reports, chunk by chunk. `who`: their places in order, None
         for all. `state` is overwritten."""
         here = range(len(self.names)) if who is None else who
-        beside = self.remembered(ex, contract)
+        beside = self.guard_state_of(ex, contract)
         if feed is None and ex.trains:
             feed = self.feed(None if who is None else torch.tensor(who, device=self.device))
 
         def visit(first: int) -> BufferedReports:
             place = here[first : first + self.chunk]
             at = among(place, self.device)
-            mine, message = each(lambda t: t[at], state), each(lambda t: t[at], down)
+            mine, message = map_tensors(lambda t: t[at], state), map_tensors(lambda t: t[at], down)
             aside = self.aside and Batch(self.aside.x[at], self.aside.y[at], self.aside.w[at])
             held = None
             if self.held and ex.holds_out:
@@ -213,7 +213,7 @@ class Engine(Rounds):
                 self._train(ex, work, place, slice(first, first + len(place)), feed, site)
             next_state, up = ex.report(site, mine, work, message)
             check(up, contract.up, contract.stage, "from site")
-            for (_, old), (_, new) in zip(tensors(state), tensors(next_state), strict=True):
+            for (_, old), (_, new) in zip(flatten(state), flatten(next_state), strict=True):
                 old[at] = new
             up = self.guards.leave(ex, up, partial(self.add_noise, place))
             up, crossed, after = self.guards.written(ex, up, {k: v[at] for k, v in beside.items()})
@@ -230,13 +230,13 @@ class Engine(Rounds):
         places = range(0, len(here), self.chunk)
         return list(self.pool.map(visit, places) if self.pool and len(places) > 1 else map(visit, places))
 
-    def remembered(self, ex: AnyExchange, contract: Contract) -> Params:
+    def guard_state_of(self, ex: AnyExchange, contract: Contract) -> Params:
         """What guards keep at the sites between this exchange's reports."""
         stage = f"{contract.stage}/"
-        if not any(k.startswith(stage) for k in self.beside):
-            first = self.guards.memory(ex, contract.up, len(self.names), self.task.like)
-            self.beside |= {stage + k: v for k, v in first.items()}
-        return {k.removeprefix(stage): v for k, v in self.beside.items() if k.startswith(stage)}
+        if not any(k.startswith(stage) for k in self.guard_state):
+            first = self.guards.error_feedback(ex, contract.up, len(self.names), self.task.like)
+            self.guard_state |= {stage + k: v for k, v in first.items()}
+        return {k.removeprefix(stage): v for k, v in self.guard_state.items() if k.startswith(stage)}
 
     def _within(self, ex: AnyExchange, up: Any, place: Sequence[int]) -> None:
         """Under masks a number beyond the limit would wrap round, and spoil the sum for all: the site sends none."""
@@ -249,15 +249,15 @@ class Engine(Rounds):
     def add_noise(self, place: Sequence[int], rows: Tensor, clip: float, noise: float) -> Tensor:
         """[site, number] of these sites, of at most that length, with this exchange's noise."""
         if not self.generators:
-            keys = mixed(self.drawer.noise_keys[list(place)], self.drawer.clock)
+            keys = mixed(self.sampler.noise_keys[list(place)], self.sampler.clock)
             return rows + normals(keys, rows.shape[1]).to(rows) * (noise * clip)
-        name = "report", int(self.drawer.clock)
+        name = "report", int(self.sampler.clock)
         own = [self.generators[i] for i in place]
         return torch.stack([blurred_report(v, clip, noise, g, *name) for v, g in zip(rows, own, strict=True)]).to(rows)
 
     def feed(self, who: Tensor | None = None) -> Feed:
         """This round's batches. On a GPU the rows of the whole round are gathered at once: fewer, larger kernels."""
-        draw = self.drawer.draw(who)
+        draw = self.sampler.draw(who)
         weights = self.sites.w[draw.rows] * draw.real
         if self.training.mean:
             weights = weights / draw.real.sum(2, keepdim=True).clamp(min=1)
@@ -273,17 +273,17 @@ class Engine(Rounds):
         self, ex: AnyExchange, work: Any, place: Sequence[int], at: slice, feed: Feed, site: SiteContext
     ) -> None:
         """`place` of these sites among all, `at` among those that the feed is for."""
-        steps, n, b, shape = [self.drawer.steps[i] for i in place], len(place), self.training.batch, self.sites.x.shape
+        steps, n, b, shape = [self.sampler.steps[i] for i in place], len(place), self.training.batch, self.sites.x.shape
         y, w, rows, keys = feed.y[:, at], feed.w[:, at], feed.draw.rows[:, at], feed.draw.row_key
         keys = keys[:, at] if self.units else keys
         most, places = ex.batches(), None
         if ex.places:
-            first = self.drawer.starts[among(place, self.device)]
+            first = self.sampler.starts[among(place, self.device)]
             places = (rows - first).clamp(min=0)  # padding is the first row of all
         for t in range(max(steps) if most is None else min(most, max(steps))):
             busy = sum(1 for k in steps if k > t)  # steps never grow along a chunk
             if busy < n:
-                work, n = each(lambda v: v[:busy], work), busy  # noqa: B023
+                work, n = map_tensors(lambda v: v[:busy], work), busy  # noqa: B023
             if feed.x is not None:
                 x, keep = self.sites.numbers(feed.x[t, at][:busy]), tuple(m[t, at][:busy] for m in feed.keep)
             else:
@@ -292,15 +292,15 @@ class Engine(Rounds):
                 x, keep = self.sites.numbers(x), ()
                 if self.units:
                     keep = self._masks(keys[t, :busy], feed.draw.unit_key)
-            if feed.draw.lots is not None:
-                x = augmented(x, feed.draw.lots[t, at][:busy], self.training.augment)
+            if feed.draw.augment_keys is not None:
+                x = augmented(x, feed.draw.augment_keys[t, at][:busy], self.training.augment)
             which = None if places is None else places[t, :busy]
             lots: DrawnNoise | StepNoise | None = None
             if isinstance(site.task, PrivateTask) and self.generators:  # every step of every exchange has its own
-                lots = StepNoise([self.generators[i] for i in place[:busy]], int(self.drawer.clock), t)
+                lots = StepNoise([self.generators[i] for i in place[:busy]], int(self.sampler.clock), t)
             elif isinstance(site.task, PrivateTask):
-                mine = self.drawer.noise_keys[list(place)[:busy]]
-                lots = DrawnNoise(mixed(mixed(mine, self.drawer.clock), torch.tensor(t + (1 << 40))))
+                mine = self.sampler.noise_keys[list(place)[:busy]]
+                lots = DrawnNoise(mixed(mixed(mine, self.sampler.clock), torch.tensor(t + (1 << 40))))
             share = self.sites.share[rows[t, :busy]] if lots and self.sites.share is not None else None
             ex.step(site, work, Batch(x, y[t, :busy], w[t, :busy], keep, which, lots, share))
 
@@ -331,7 +331,7 @@ class Feed(NamedTuple):
     def tensors(self) -> list[Tensor]:
         """All that a step looks at."""
         x = [] if self.x is None else [self.x]
-        lots = [] if self.draw.lots is None else [self.draw.lots]
+        lots = [] if self.draw.augment_keys is None else [self.draw.augment_keys]
         return [self.y, self.w, self.draw.rows, *x, *lots, *self.keep]
 
 
@@ -342,9 +342,9 @@ class _Graph:
         self, engine: Engine, at: tuple[int, int], coord: Any, state: Any, roster: Roster, task: Task, rule: Optimizer
     ) -> None:
         self.loss, self.rule, self.coord, self.state = task.loss, rule, coord, state
-        feed, clock = engine.feed(), engine.drawer.clock
+        feed, clock = engine.feed(), engine.sampler.clock
         self.feed, self.drawn = feed, int(clock)  # for which exchange the feed is
-        kept = [t for tree in (coord, state) for _, t in tensors(tree)] + [clock, *feed.tensors()]
+        kept = [t for tree in (coord, state) for _, t in flatten(tree)] + [clock, *feed.tensors()]
         before = [t.clone() for t in kept]
 
         def once() -> Facts:
@@ -356,7 +356,7 @@ class _Graph:
                 following = engine.feed()
             new, facts = engine.exchange(at, coord, state, now, engine.everyone, task, rule, feed)
             here.wait_stream(side)
-            olds, news = ([t for _, t in tensors(tree)] for tree in (coord, new))
+            olds, news = ([t for _, t in flatten(tree)] for tree in (coord, new))
             torch._foreach_copy_([*olds, *feed.tensors()], [*news, *following.tensors()])
             return facts
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from vitrail.core.exchange import Roster
-from vitrail.core.tensors import each, tensors
+from vitrail.core.tensors import flatten, map_tensors
 from vitrail.engine.aggregation import collect_all, merge, owned, spread
-from vitrail.engine.batches import Sites, apart
+from vitrail.engine.batches import Sites, disjoint_persons
 from vitrail.engine.contract import Ledger, trace
 from vitrail.engine.local import Engine
 from vitrail.engine.rounds import clock_of
@@ -41,32 +41,34 @@ def stack_replicas(parts: Sequence[Sites]) -> tuple[Sites, list[Tensor]]:
     x, y, w = (torch.cat([getattr(part, k) for part in parts]) for k in ("x", "y", "w"))
     sizes, names, whose, starts = zip(*places, strict=True)
     of = [part.persons for part in parts if part.persons is not None]
-    persons = apart(of) if of else None
+    persons = disjoint_persons(of) if of else None
     sites = Sites(tuple(names), x, y, w, tuple(-n for n in sizes), tuple(starts), persons)
     return sites, [torch.tensor([i for i, g in enumerate(whose) if g == f]) for f in range(len(parts))]
 
 
 class Replicas:
-    """`engine` is of all lanes; `lanes`: those of each federation, rising."""
+    """`engine` is of all lanes; `replicas`: those of each federation, rising."""
 
     def __init__(
-        self, engine: Engine, lanes: Sequence[Tensor], absent: Callable[[int, int], Tensor] | None = None
+        self, engine: Engine, replicas: Sequence[Tensor], absent: Callable[[int, int], Tensor] | None = None
     ) -> None:
         """`absent(stage, round)` gives [lane] bool: who does not answer."""
-        self.engine, self.lanes, self.absent = engine, list(lanes), absent
+        self.engine, self.replicas, self.absent = engine, list(replicas), absent
         engine.aggregator.keep_reports = True  # no total over lanes: they belong to different federations
-        self.back = torch.cat(self.lanes).argsort()  # from one federation after the other to the lanes' own order
-        self.names = [tuple(engine.names[i] for i in mine.tolist()) for mine in self.lanes]
+        self.back = torch.cat(self.replicas).argsort()  # from one federation after the other to the lanes' own order
+        self.names = [tuple(engine.names[i] for i in mine.tolist()) for mine in self.replicas]
         if engine.method.grows:  # messages hold something for every site of a federation, not for every lane
-            engine.contracts = trace(engine.task, engine.method, engine.training.rounds, len(self.lanes[0]))
+            engine.contracts = trace(engine.task, engine.method, engine.training.rounds, len(self.replicas[0]))
         self.ledger = Ledger(self.names[0])  # of the first federation
         for contract in (c for stage in engine.contracts for c in stage):
             self.ledger.declare(contract)
 
     def start(self) -> ReplicaSnapshot:
         e = self.engine
-        coords = [e.method.coord(e.task, len(mine)) for mine in self.lanes]
-        return ReplicaSnapshot(0, 0, coords, self._joined([e.method.state(e.task, len(mine)) for mine in self.lanes]))
+        coords = [e.method.coord(e.task, len(mine)) for mine in self.replicas]
+        return ReplicaSnapshot(
+            0, 0, coords, self._joined([e.method.state(e.task, len(mine)) for mine in self.replicas])
+        )
 
     def run(self) -> Iterator[ReplicaSnapshot]:
         """Every round of every stage."""
@@ -79,7 +81,7 @@ class Replicas:
                         now = ReplicaSnapshot(s, r + 1, self.turn(s, r, now.coords, now.state), now.state)
                         yield now
                     self.ledger.enter(e.contracts[s][-1], "to site", None)
-                    now = ReplicaSnapshot(s + 1, 0, now.coords, each(owned, self.settled(now)))
+                    now = ReplicaSnapshot(s + 1, 0, now.coords, map_tensors(owned, self.settled(now)))
         finally:
             e.pool = None
 
@@ -92,7 +94,7 @@ class Replicas:
         """Every lane's state as if this were the end: what `predict` takes."""
         e = self.engine
         ex, clock = e.stages[now.stage].last, torch.tensor(clock_of(now.stage, now.round, 0))
-        rosters = [self._roster(names, mine, clock) for names, mine in zip(self.names, self.lanes, strict=True)]
+        rosters = [self._roster(names, mine, clock) for names, mine in zip(self.names, self.replicas, strict=True)]
         downs = [ex.send(e.task, coord, roster) for coord, roster in zip(now.coords, rosters, strict=True)]
         return ex.settle(e.task, now.state, self._joined(downs))
 
@@ -106,9 +108,9 @@ class Replicas:
         ex, contract, task = e.stages[s].exchanges[place], e.contracts[s][place], e.task_at(s, r)
         gone = torch.zeros(len(e.names), dtype=torch.bool) if self.absent is None else self.absent(s, r)
         gone, clock = gone.to(e.device), torch.tensor(clock_of(s, r, place))
-        e.drawer.set(s, r, place)
+        e.sampler.set(s, r, place)
         downs, rosters = [], []
-        for coord, names, mine in zip(coords, self.names, self.lanes, strict=True):
+        for coord, names, mine in zip(coords, self.names, self.replicas, strict=True):
             roster = self._roster(names, mine, clock)
             roster = roster._replace(present=ex.invite(e.task, coord, roster))
             downs.append(ex.send(task, coord, roster))
@@ -122,15 +124,15 @@ class Replicas:
         parts = e.answers(ex, contract, state, self._joined(downs), who, task, e.rule(s, r))
         reports = spread(parts, len(e.names))
         out = []
-        for coord, mine, roster in zip(coords, self.lanes, rosters, strict=True):
+        for coord, mine, roster in zip(coords, self.replicas, rosters, strict=True):
             if bool(roster.present.any()):
-                own = each(lambda t: t[mine], reports)  # noqa: B023
+                own = map_tensors(lambda t: t[mine], reports)  # noqa: B023
                 coord, _ = merge(ex, e.task, coord, collect_all(ex, own, roster.present), roster)
             out.append(coord)
         return out
 
     def _joined(self, parts: Sequence[Any]) -> Any:
         """What is said to, or held by, the sites of each federation -> the same of all lanes."""
-        flat = [[t for _, t in tensors(part)] for part in parts]
+        flat = [[t for _, t in flatten(part)] for part in parts]
         joined = iter([torch.cat(same)[self.back] for same in zip(*flat, strict=True)])
-        return each(lambda t: next(joined), parts[0])
+        return map_tensors(lambda t: next(joined), parts[0])

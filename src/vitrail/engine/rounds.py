@@ -52,7 +52,7 @@ class Training:
             return method.ruled_by(adam, net)
         return method.ruled_by(SGD(lr, momentum, self.weight_decay, factors, self.weight_decay_alone), net)
 
-    def applied(self, task: Task, method: AnyMethod) -> Task:
+    def apply_to(self, task: Task, method: AnyMethod) -> Task:
         """The task as this method trains it; refused where the two do not go together."""
         task = replace(task, rule=self.rule(task.net, method), memory=self.memory, loss=method.judged_by(task.loss))
         problems = [
@@ -66,7 +66,7 @@ class Training:
             raise VitrailError("the method cannot train like this", problems)
         return task
 
-    def paced(self, rule: Optimizer, round_: int, rounds: int) -> Optimizer:
+    def schedule_rate(self, rule: Optimizer, round_: int, rounds: int) -> Optimizer:
         """The rule of that round of a stage."""
         every = max(1, rounds // self.decays) if self.decays else rounds + 1
         return rule.at(rule.lr * self.decay ** (round_ // every))
@@ -81,7 +81,7 @@ class Snapshot(NamedTuple):
     state: Any  # stacked over sites, in the engine's order; overwritten by the next round
     facts: Facts
     present: Tensor
-    beside: Params = {}  # noqa: RUF012  what guards remember at the sites, stacked; overwritten by the next round
+    guard_state: Params = {}  # noqa: RUF012  what guards remember at the sites, stacked; overwritten by the next round
 
 
 class Rounds(ABC):
@@ -99,7 +99,7 @@ class Rounds(ABC):
     ) -> None:
         """`contracts`: those of a plan of this run, so that it is not rehearsed again."""
         self.guards = guards
-        self.task, self.method, self.names, self.training = training.applied(task, method), method, names, training
+        self.task, self.method, self.names, self.training = training.apply_to(task, method), method, names, training
         self.stages = method.plan(training.rounds)
         self.contracts: list[list[Contract]] = contracts or [
             [guarded(c, ex, guards) for c, ex in zip(contracts, stage.exchanges, strict=True)]
@@ -114,7 +114,7 @@ class Rounds(ABC):
         self.aggregator = Aggregator(names, guards, self.everyone)
         self.reports: Any = None  # each site's own report of the last round, where reports are kept
         self.unused: list[list[int]] = []  # stage and round of sums that changed nothing
-        self.beside: Params = {}  # what guards remember at each site, [site, ...] by exchange and name
+        self.guard_state: Params = {}  # what guards remember at each site, [site, ...] by exchange and name
 
     @abstractmethod
     def start(self) -> Snapshot:
@@ -136,14 +136,14 @@ class Rounds(ABC):
     def run(self, moment: Snapshot | None = None) -> Iterator[Snapshot]:
         """Every round after `moment` (or all), yielding the federation after each."""
         moment = moment or self.start()
-        self.beside = dict(moment.beside)
+        self.guard_state = dict(moment.guard_state)
         for s, stage in enumerate(self.stages):
             if s < moment.stage:
                 continue
             state, coord = moment.state, moment.coord
             for r in range(moment.round, stage.rounds):
                 coord, facts, present = self.turn(s, r, coord, state)
-                moment = Snapshot(s, r + 1, coord, state, facts, present, self.beside)
+                moment = Snapshot(s, r + 1, coord, state, facts, present, self.guard_state)
                 yield moment
             settled = self.finalize_stage(moment)
             self.ledger.enter(self.contracts[s][-1], "to site", None)
@@ -178,7 +178,7 @@ class Rounds(ABC):
         return merge(ex, self.task, coord, collected, roster)
 
     def rule(self, s: int, r: int) -> Optimizer:
-        return self.training.paced(self.task.rule, r, self.stages[s].rounds)
+        return self.training.schedule_rate(self.task.rule, r, self.stages[s].rounds)
 
     def task_at(self, s: int, r: int) -> Task:
         """The task as it is in that round."""

@@ -9,7 +9,7 @@ from functools import cache
 
 import torch
 
-from vitrail.core.tensors import forget_memory
+from vitrail.core.tensors import release_memory
 
 
 @cache
@@ -39,4 +39,4 @@ class quiet_torch:  # noqa: N801
         if self.pool:
             self.pool.shutdown()
             torch.set_num_threads(self.before)
-            forget_memory()
+            release_memory()

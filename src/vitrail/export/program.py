@@ -69,14 +69,14 @@ class AnswerModule(nn.Module):
 
     def forward(self, rows: Tensor) -> tuple[Tensor, ...]:
         z = self.scorer(rows if self.scale is None else self.scale.encoded(rows).float())
-        answers, target = self.task.loss.answers(z), self.mine.study.target
+        answers, target = self.task.loss.predictions(z), self.mine.study.target
         if target.kind == "number":
             answers = answers.double() * target.scale + target.center
         if target.kind == "time":  # the risk by the last end, then the chance to be free of the event at each
             answers = torch.cat([1 - answers[:, -1:], answers], 1)
         told: tuple[Tensor, ...] = (answers,)
         if isinstance(self.task.loss, UncertaintyLoss):
-            told += (self.task.loss.doubt(z),)
+            told += (self.task.loss.uncertainty(z),)
         if self.scale is None:
             return told
         wrong = self.scale.misfits(rows)

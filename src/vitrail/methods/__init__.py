@@ -31,9 +31,9 @@ from vitrail.methods.registry import (
     name_of,
     named,
     origin,
-    parsed,
     problems,
     settings,
+    split_name,
 )
 from vitrail.methods.ripfl import RIPFL
 from vitrail.methods.scaffold import Scaffold
@@ -75,7 +75,7 @@ __all__ = [
     "name_of",
     "named",
     "origin",
-    "parsed",
     "problems",
     "settings",
+    "split_name",
 ]

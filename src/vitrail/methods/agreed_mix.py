@@ -33,7 +33,7 @@ from vitrail.core.facts import ALONE, OWN
 from vitrail.core.losses import Loss
 from vitrail.core.optimizers import Optimizer
 from vitrail.core.task import Net, Task
-from vitrail.core.tensors import Params, blended, copied, per_site, to_all
+from vitrail.core.tensors import Params, clone, interpolate, per_site, to_all
 from vitrail.methods.blocks.basics import Reveal
 from vitrail.methods.blocks.mix_choice import MEANS, ChooseMix, State, Tune
 from vitrail.methods.blocks.model_copies import apart, flat, last
@@ -80,12 +80,12 @@ class AgreedMix(Versioned, Method[State, VersionedCoord, Work, VersionedMessage,
         object.__setattr__(self, "tuned", tuple(self.tuned))  # files have lists
         if list(self.tuned) != sorted(set(self.tuned)):
             raise ValueError("tuned is a list of epochs, each more than the one before")
-        if why := unfit(self.inner):
+        if why := why_unfit(self.inner):
             raise ValueError(f"inner = {self.inner!r}: {why}")
 
     @property
     def method(self) -> AnyMethod:
-        return built(self.inner)
+        return build_inner(self.inner)
 
     @property
     def ex(self) -> AnyExchange:  # type: ignore[override]
@@ -137,9 +137,9 @@ class AgreedMix(Versioned, Method[State, VersionedCoord, Work, VersionedMessage,
         return self.method.clashes(task)
 
     def state(self, task: Task, sites: int) -> State:
-        own, none = copied(to_all(to_all(task.start, self.folds + 1), sites)), task.like.new_zeros(sites)
+        own, none = clone(to_all(to_all(task.start, self.folds + 1), sites)), task.like.new_zeros(sites)
         of = parted(self.method.state(task, sites * (self.folds + 1)), sites)
-        table, epochs, memory = none.new_zeros(sites, *self.table), none.to(torch.int64), task.remembered(flat(own))
+        table, epochs, memory = none.new_zeros(sites, *self.table), none.to(torch.int64), task.initial_state(flat(own))
         found = (table, table.clone(), none, epochs.clone(), none.clone(), none.clone())
         return State(of, own, {}, epochs, *found, apart(memory, sites))
 
@@ -161,7 +161,7 @@ class AgreedMix(Versioned, Method[State, VersionedCoord, Work, VersionedMessage,
         held = self.method.models(task, merged(state.of))[OWN]
         start = apart({k: held[k] for k in task.start}, n)
         tuned = {k: v[:, None].expand(-1, len(self.tuned), *v.shape[1:]) for k, v in start.items()}
-        return state._replace(tuned=tuned, memory=apart(task.remembered(flat(start)), n))
+        return state._replace(tuned=tuned, memory=apart(task.initial_state(flat(start)), n))
 
     def models(self, task: Task, state: State) -> dict[str, Params]:
         """A mix of scores is one model only where scores are a weighted sum; else the own is what is mixed in, and
@@ -173,7 +173,7 @@ class AgreedMix(Versioned, Method[State, VersionedCoord, Work, VersionedMessage,
             own = {k: torch.where(per_site(start > 0, v), tuned[k], v) for k, v in own.items()}
         plain = type(self.method).predict is Method.predict
         if plain and task.net.linear and not {"input", "output"} & set(task.net.groups):
-            own = blended(a, alone, own)
+            own = interpolate(a, alone, own)
         return {**held, OWN: own, ALONE: alone}
 
     def knows(self, state: State) -> dict[str, Tensor]:
@@ -201,13 +201,13 @@ class AgreedMix(Versioned, Method[State, VersionedCoord, Work, VersionedMessage,
         return torch.where(a == 0, theirs, torch.where(a == 1, mine, torch.lerp(theirs, mine, a)))
 
 
-def unfit(name: str | None) -> str:
+def why_unfit(name: str | None) -> str:
     """Why that method cannot be mixed like this; nothing where it can."""
     from vitrail.methods import problems  # the table lists this method too
 
     if name is not None and (found := problems(name, {}, "inner")):
         return " ".join(f"{p.what} {p.hint}".strip() for p in found).rstrip(".")
-    stages = (made := built(name)).plan(2)
+    stages = (made := build_inner(name)).plan(2)
     one, *more = stages[0].exchanges
     if not made.federated or more or one.sees != "sum" or type(made).shared is Method.shared:
         return "its rounds are not one sum that makes a shared model, which every site could mix with its own"
@@ -217,10 +217,10 @@ def unfit(name: str | None) -> str:
 
 
 @cache
-def built(name: str | None) -> AnyMethod:
-    from vitrail.methods import build, parsed
+def build_inner(name: str | None) -> AnyMethod:
+    from vitrail.methods import build, split_name
 
-    return FedAvg() if name is None else build(*parsed(name))
+    return FedAvg() if name is None else build(*split_name(name))
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from vitrail.core.exchange import Method, SiteContext, Tries
 from vitrail.core.facts import OWN
-from vitrail.core.task import Batch, Task, carried
-from vitrail.core.tensors import Params, blended, copied, dot, scaled, tmap, to_all
+from vitrail.core.task import Batch, Task, carry_state
+from vitrail.core.tensors import Params, clone, dot, interpolate, scaled, to_all, tree_map
 from vitrail.methods.fedavg import Averages, Shared, Up
 
 
@@ -50,29 +50,29 @@ class APFL(Averages, Method[State, Shared, Work, Shared, Up]):
     adaptive: bool = True
 
     def state(self, task: Task, sites: int) -> State:
-        own = copied(to_all(task.start, sites))
+        own = clone(to_all(task.start, sites))
         alpha = torch.full((sites,), self.alpha, dtype=task.like.dtype, device=task.like.device)
-        return State(own, alpha, {}, task.remembered(own, own), task.remembered(own))
+        return State(own, alpha, {}, task.initial_state(own, own), task.initial_state(own))
 
     def begin(self, site: SiteContext, state: State, down: Shared) -> Work:
-        own, params = copied(state.own), copied(down.params)
-        memory, own_memory = site.optimizer.memory(params, state.memory), site.optimizer.memory(own, state.own_memory)
+        own, params = clone(state.own), clone(down.params)
+        memory, own_memory = site.optimizer.state(params, state.memory), site.optimizer.state(own, state.own_memory)
         return Work(own, state.alpha.clone(), params, memory, own_memory)
 
     def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
-        slope = site.task.grad(blended(work.alpha, work.own, work.params), batch)
-        turn = dot(tmap(torch.sub, work.own, work.params), slope) if self.adaptive else None
-        site.optimizer.descend(site.task, work.params, work.memory, batch)
-        site.optimizer.follow(work.own, work.own_memory, scaled(work.alpha, slope))
+        slope = site.task.grad(interpolate(work.alpha, work.own, work.params), batch)
+        turn = dot(tree_map(torch.sub, work.own, work.params), slope) if self.adaptive else None
+        site.optimizer.step(site.task, work.params, work.memory, batch)
+        site.optimizer.apply(work.own, work.own_memory, scaled(work.alpha, slope))
         if turn is not None:
             work.alpha.sub_(turn, alpha=site.optimizer.lr).clamp_(0, 1)
 
     def report(self, site: SiteContext, state: State, work: Work, down: Shared) -> tuple[State, Up]:
-        memory, own_memory = carried(work.memory, state.memory), carried(work.own_memory, state.own_memory)
+        memory, own_memory = carry_state(work.memory, state.memory), carry_state(work.own_memory, state.own_memory)
         return State(work.own, work.alpha, {}, memory, own_memory), self.say(work.params, down, site.rows)
 
     def settle(self, task: Task, state: State, down: Shared) -> State:
         return State(state.own, state.alpha, down.params)
 
     def models(self, task: Task, state: State) -> dict[str, Params]:
-        return {OWN: blended(state.alpha, state.own, state.params)}
+        return {OWN: interpolate(state.alpha, state.own, state.params)}

@@ -36,8 +36,8 @@ from torch import Tensor
 
 from vitrail.core.exchange import Exchange, Method, Nothing, Roster, SiteContext, Stage, Tries, training
 from vitrail.core.facts import MIXED, OWN, Facts
-from vitrail.core.task import Batch, Task, carried
-from vitrail.core.tensors import Params, copied, dot, less, own_of, per_site, scaled, tmap, to_all
+from vitrail.core.task import Batch, Task, carry_state
+from vitrail.core.tensors import Params, clone, dot, per_site, scaled, select_own, subtract, to_all, tree_map
 from vitrail.methods.blocks.basics import Reveal, Revealed
 
 LEAST = 0.001  # of the exponential schedule, in round L
@@ -109,13 +109,13 @@ class APPLE(Method[State, Coord, Work, Down, Up]):
 
     def state(self, task: Task, sites: int) -> State:
         start, turn = to_all(task.start, sites), {TURN: task.like.new_zeros(sites, sites)}
-        return State(turn, task.remembered(start, start), task.remembered(turn))
+        return State(turn, task.initial_state(start, start), task.initial_state(turn))
 
     def coord(self, task: Task, sites: int) -> Coord:
-        return Coord(copied(to_all(task.start, sites)), task.like.new_zeros(sites), task.like.new_zeros(1))
+        return Coord(clone(to_all(task.start, sites)), task.like.new_zeros(sites), task.like.new_zeros(1))
 
     def send(self, task: Task, coord: Coord, roster: Roster) -> Down:
-        n, order = len(roster.names), by_lot(roster)
+        n, order = len(roster.names), random_order(roster)
         cores, begin = {k: v[order] for k, v in coord.cores.items()}, self.begins(coord)[order]
         own = torch.eye(n, dtype=coord.rows.dtype, device=coord.rows.device)[:, order]
         return Down(to_all(cores, n), own, begin.expand(n, n), self.pulls(coord.rounds).expand(n))
@@ -134,28 +134,28 @@ class APPLE(Method[State, Coord, Work, Down, Up]):
         return torch.where(part < 1, falls, 0.0)
 
     def begin(self, site: SiteContext, state: State, down: Down) -> Work:
-        received, turn = own_of(down.cores, down.own), copied(state.turn)
-        core = copied(received)
-        memory, turn_memory = site.optimizer.memory(core, state.memory), site.optimizer.memory(turn, state.turn_memory)
+        received, turn = select_own(down.cores, down.own), clone(state.turn)
+        core = clone(received)
+        memory, turn_memory = site.optimizer.state(core, state.memory), site.optimizer.state(turn, state.turn_memory)
         return Work(core, memory, turn, turn_memory, received, down)
 
     def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
-        turn, down, moved = work.turn[TURN], work.down, less(work.core, work.received)
+        turn, down, moved = work.turn[TURN], work.down, subtract(work.core, work.received)
         p = down.begin + turn
         mine = (p * down.own).sum(1)
-        mixed = tmap(lambda w, m: w + per_site(mine, m) * m, mixture(p, down.cores), moved)
+        mixed = tree_map(lambda w, m: w + per_site(mine, m) * m, mixture(p, down.cores), moved)
         slope = site.task.grad(mixed, batch)
-        toward = along(slope, down.cores) + down.own * dot(moved, slope)[:, None]  # <grad, c_j>
-        site.optimizer.follow(work.core, work.memory, scaled(mine, slope))
+        toward = project(slope, down.cores) + down.own * dot(moved, slope)[:, None]  # <grad, c_j>
+        site.optimizer.apply(work.core, work.memory, scaled(mine, slope))
         pull = self.mu * down.pull[:, None] * turn
-        site.optimizer.at(site.optimizer.lr * self.rate).follow(work.turn, work.turn_memory, {TURN: toward + pull})
+        site.optimizer.at(site.optimizer.lr * self.rate).apply(work.turn, work.turn_memory, {TURN: toward + pull})
 
     def report(self, site: SiteContext, state: State, work: Work, down: Down) -> tuple[State, Up]:
-        memory, turn_memory = carried(work.memory, state.memory), carried(work.turn_memory, state.turn_memory)
-        return State(work.turn, memory, turn_memory), Up(less(work.core, work.received))
+        memory, turn_memory = carry_state(work.memory, state.memory), carry_state(work.turn_memory, state.turn_memory)
+        return State(work.turn, memory, turn_memory), Up(subtract(work.core, work.received))
 
     def merge(self, task: Task, coord: Coord, up: Up, roster: Roster) -> tuple[Coord, Facts]:
-        cores = tmap(torch.add, coord.cores, up.change)  # of who is away it is zero
+        cores = tree_map(torch.add, coord.cores, up.change)  # of who is away it is zero
         return coord._replace(cores=cores, rounds=coord.rounds + 1), {}
 
     def settle(self, task: Task, state: State, down: Down) -> State:
@@ -184,11 +184,11 @@ class Mixtures(Reveal):
     """Each site shows p_i."""
 
     def merge(self, task: Task, coord: Coord, up: Revealed, roster: Roster) -> tuple[Coord, Facts]:
-        place = by_lot(roster).argsort()
+        place = random_order(roster).argsort()
         return super().merge(task, coord, Revealed({k: v[:, place] for k, v in up.shown.items()}), roster)
 
 
-def by_lot(roster: Roster) -> Tensor:
+def random_order(roster: Roster) -> Tensor:
     """In which order a site is sent the cores, so that what it keeps of them does not depend on where sites stand."""
     return roster.seeds.argsort()
 
@@ -198,7 +198,7 @@ def mixture(p: Tensor, cores: Params) -> Params:
     return {k: torch.einsum("sc,sc...->s...", p, v) for k, v in cores.items()}
 
 
-def along(slope: Params, cores: Params) -> Tensor:
+def project(slope: Params, cores: Params) -> Tensor:
     """<slope, c_j>: [site, core]."""
     parts = [torch.einsum("scd,sd->sc", v.reshape(*v.shape[:2], -1), _flat(slope[k])) for k, v in cores.items()]
     return torch.stack(parts).sum(0)

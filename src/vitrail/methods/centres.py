@@ -36,8 +36,8 @@ from torch import Tensor
 from vitrail.core.exchange import Exchange, Method, Roster, Rows, SiteContext, Stage, Tries, training
 from vitrail.core.facts import ALONE, ALONE_LEFT_OUT, GROUP, LEFT_OUT, OWN, SHARED, Facts
 from vitrail.core.losses import Hazard
-from vitrail.core.task import Batch, Task, carried
-from vitrail.core.tensors import Params, blended, copied, less, moved, scaled, to_all
+from vitrail.core.task import Batch, Task, carry_state
+from vitrail.core.tensors import Params, apply_update, clone, interpolate, scaled, subtract, to_all
 from vitrail.methods.blocks.basics import Reveal
 from vitrail.methods.blocks.centre_choice import ChooseCentres, Coord, State, centres_of
 from vitrail.methods.blocks.model_copies import apart, copies, flat, fold_of, joined, last, lot_of, picked, repeated
@@ -125,19 +125,19 @@ class Centres(Method[State, Coord, Work, Down, Up]):
         return Averages(self.weights, self.invited).invite(task, Shared({}), roster)
 
     def state(self, task: Task, sites: int) -> State:
-        own, none = copied(to_all(to_all(task.start, self.wide[0]), sites)), task.like.new_zeros(sites)
+        own, none = clone(to_all(to_all(task.start, self.wide[0]), sites)), task.like.new_zeros(sites)
         groups = none.new_zeros(sites, self.starts, self.groups, dtype=torch.int64)
         constants = none.new_zeros(sites, self.groups, task.net.outputs)
-        memory = [apart(task.remembered(flat(own), shared), sites) for shared in (own, ())]
+        memory = [apart(task.initial_state(flat(own), shared), sites) for shared in (own, ())]
         table, alone, alpha, left_out = none.new_zeros(sites, *self.table), none, none.clone(), none.clone()
         constant, group = constants[:, 0].clone(), none.to(torch.int64)
         return State(own, groups, constants, table, alone, alpha, constant, group, left_out, {}, {}, *memory)
 
     def coord(self, task: Task, sites: int) -> Coord:
         differ = task.select(task.start, ("head",)) if self.split == "head" else task.start
-        params, none = copied(to_all(task.start, self.wide[0])), task.like.new_zeros(())
+        params, none = clone(to_all(task.start, self.wide[0])), task.like.new_zeros(())
         offset = {k: v.new_zeros(*self.wide, *v.shape) for k, v in differ.items()}
-        base = copied({k: params[k] for k in differ})
+        base = clone({k: params[k] for k in differ})
         fit = none.new_zeros(*self.wide[:2], self.groups - 1)
         return Coord(params, base, none.to(torch.bool), offset, fit, none.to(torch.int64))
 
@@ -148,27 +148,27 @@ class Centres(Method[State, Coord, Work, Down, Up]):
         return Down(to_all(coord.params, len(roster.names)), lot_of(roster))
 
     def begin(self, site: SiteContext, state: State, down: Down) -> Work:
-        held = [site.optimizer.memory(flat(state.own), flat(m)) for m in (state.memory, state.own_memory)]
+        held = [site.optimizer.state(flat(state.own), flat(m)) for m in (state.memory, state.own_memory)]
         return Work(joined(down.params, state.own), joined(*(apart(m, len(down.lot)) for m in held)), down.lot)
 
     def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
         w = self.counted(batch, work.lot)
-        site.optimizer.descend(site.task, flat(work.models), flat(work.memory), copies(batch, torch.cat([w, w], 1)))
+        site.optimizer.step(site.task, flat(work.models), flat(work.memory), copies(batch, torch.cat([w, w], 1)))
 
     def report(self, site: SiteContext, state: State, work: Work, down: Down) -> tuple[State, Up]:
         n = self.wide[0]
         shared, memory = ({k: v[:, :n] for k, v in tree.items()} for tree in (work.models, work.memory))
         own, own_memory = ({k: v[:, n:] for k, v in tree.items()} for tree in (work.models, work.memory))
-        memory, own_memory = carried(memory, state.memory), carried(own_memory, state.own_memory)
+        memory, own_memory = carry_state(memory, state.memory), carry_state(own_memory, state.own_memory)
         weight = self.weight(site.rows)
         kept = state._replace(own=own, memory=memory, own_memory=own_memory)
-        return kept, Up(scaled(weight, less(shared, down.params)), weight)
+        return kept, Up(scaled(weight, subtract(shared, down.params)), weight)
 
     def weight(self, rows: Rows) -> Tensor:
         return rows.total if self.weights == "rows" else torch.ones_like(rows.total)
 
     def merge(self, task: Task, coord: Coord, up: Up, roster: Roster) -> tuple[Coord, Facts]:
-        params = moved(coord.params, up.change, up.weight)
+        params = apply_update(coord.params, up.change, up.weight)
         base = {k: torch.where(coord.parted, v, params[k]) for k, v in coord.base.items()}
         return coord._replace(params=params, base=base), {}
 
@@ -181,7 +181,7 @@ class Centres(Method[State, Coord, Work, Down, Up]):
         own, alone = state.params, last(state.own)
         plain = task.net.linear and not isinstance(task.loss, Hazard)  # of times, head.bias has a unit of its own
         if plain and not {"input", "output"} & set(task.net.groups):
-            own = blended(state.alpha, alone, own)
+            own = interpolate(state.alpha, alone, own)
             own["head.bias"] = own["head.bias"] + (1 - state.alpha)[:, None] * state.constant
         return {OWN: own, SHARED: state.shared, ALONE: alone}
 
@@ -256,8 +256,8 @@ class SplitCentres(Exchange[State, Coord, Hand, Centred, Blocks]):
         place = torch.stack([self.of.nearest(losses[..., at], site.rows) + at.start for at in self.of.spans], -1)
         n, each = len(place), place[0, 0].numel()  # so many of every version
         models = {k: picked(v, place).flatten(1, 3) for k, v in down.centres.items()}
-        memory = apart(site.optimizer.memory(flat(models)), n)
-        return Hand(copied(models), rest_of(down, each), memory, place, losses.gather(-1, place), down.lot)
+        memory = apart(site.optimizer.state(flat(models)), n)
+        return Hand(clone(models), rest_of(down, each), memory, place, losses.gather(-1, place), down.lot)
 
     def losses(self, task: Task, down: Centred, rows: Rows) -> Tensor:
         """[site, version, start, centre]: of every centre on the rows of its version."""
@@ -274,9 +274,9 @@ class SplitCentres(Exchange[State, Coord, Hand, Centred, Blocks]):
         w = self.of.counted(batch, work.lot).repeat_interleave(work.place[0, 0].numel(), 1)
         models, memory, wide = flat(work.models), flat(work.memory), copies(batch, w)
         if not work.rest:
-            return site.optimizer.descend(site.task, models, memory, wide)
+            return site.optimizer.step(site.task, models, memory, wide)
         slope = site.task.grad(models | flat(work.rest), wide)
-        return site.optimizer.follow(models, memory, {k: slope[k] for k in models})
+        return site.optimizer.apply(models, memory, {k: slope[k] for k in models})
 
     def report(self, site: SiteContext, state: State, work: Hand, down: Centred) -> tuple[State, Blocks]:
         change, weight, place = {}, self.of.weight(site.rows), work.place

@@ -36,8 +36,8 @@ from torch import Tensor
 
 from vitrail.core.exchange import Method, Roster, SiteContext, Tries
 from vitrail.core.facts import ALIKE, GROUP, GROUP_LONGEST, GROUP_MOVED, GROUP_SPLIT, OWN, Fact, Facts
-from vitrail.core.task import Batch, Task, carried
-from vitrail.core.tensors import Params, copied, less, scaled, to_all
+from vitrail.core.task import Batch, Task, carry_state
+from vitrail.core.tensors import Params, clone, scaled, subtract, to_all
 from vitrail.methods.blocks.basics import per_pair
 from vitrail.methods.fedavg import Own, Work
 
@@ -77,26 +77,26 @@ class CFL(Method[Own, Groups, Work, Down, Up]):
     linkage: Literal["single", "complete"] = "single"
 
     def state(self, task: Task, sites: int) -> Own:
-        return Own({}, task.remembered(to_all(task.start, sites), task.start))
+        return Own({}, task.initial_state(to_all(task.start, sites), task.start))
 
     def coord(self, task: Task, sites: int) -> Groups:
         none = torch.zeros(sites, dtype=torch.int64, device=task.like.device)
-        return Groups(copied(to_all(task.start, sites)), none, torch.zeros_like(none[:1]))
+        return Groups(clone(to_all(task.start, sites)), none, torch.zeros_like(none[:1]))
 
     def send(self, task: Task, coord: Groups, roster: Roster) -> Down:
         return Down(coord.models)
 
     def begin(self, site: SiteContext, state: Own, down: Down) -> Work:
-        params = copied(down.params)
-        return Work(params, site.optimizer.memory(params, state.memory), down.params)
+        params = clone(down.params)
+        return Work(params, site.optimizer.state(params, state.memory), down.params)
 
     def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
-        site.optimizer.descend(site.task, work.params, work.memory, batch)
+        site.optimizer.step(site.task, work.params, work.memory, batch)
 
     def report(self, site: SiteContext, state: Own, work: Work, down: Down) -> tuple[Own, Up]:
         weight = site.rows.total if self.weights == "rows" else torch.ones_like(site.rows.total)
-        change = scaled(weight, less(work.params, down.params))
-        return Own({}, carried(work.memory, state.memory)), Up(change, weight)
+        change = scaled(weight, subtract(work.params, down.params))
+        return Own({}, carry_state(work.memory, state.memory)), Up(change, weight)
 
     def merge(self, task: Task, coord: Groups, up: Up, roster: Roster) -> tuple[Groups, Facts]:
         here, flat = roster.present, torch.cat([v.flatten(1) for v in up.change.values()], 1)

@@ -14,8 +14,8 @@ from typing import Annotated, ClassVar, NamedTuple
 
 from vitrail.core.exchange import Method, SiteContext, Tries
 from vitrail.core.facts import OWN
-from vitrail.core.task import Batch, Task, carried
-from vitrail.core.tensors import Params, copied, pulled, to_all
+from vitrail.core.task import Batch, Task, carry_state
+from vitrail.core.tensors import Params, clone, proximal_term, to_all
 from vitrail.methods.fedavg import Averages, Shared, Up
 
 
@@ -40,21 +40,22 @@ class Ditto(Averages, Method[State, Shared, Work, Shared, Up]):
     lam: float = 0.1
 
     def state(self, task: Task, sites: int) -> State:
-        own = copied(to_all(task.start, sites))
-        return State(own, task.remembered(own, own), task.remembered(own))
+        own = clone(to_all(task.start, sites))
+        return State(own, task.initial_state(own, own), task.initial_state(own))
 
     def begin(self, site: SiteContext, state: State, down: Shared) -> Work:
-        params, own = copied(down.params), copied(state.params)
-        memory, own_memory = site.optimizer.memory(params, state.memory), site.optimizer.memory(own, state.own_memory)
+        params, own = clone(down.params), clone(state.params)
+        memory, own_memory = site.optimizer.state(params, state.memory), site.optimizer.state(own, state.own_memory)
         return Work(params, memory, own, own_memory, down.params)
 
     def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
-        site.optimizer.descend(site.task, work.params, work.memory, batch)
-        near = pulled(work.own, work.received, self.lam, batch.w.sum((1, 2)))  # scaled as the loss of the batch is
-        site.optimizer.descend(site.task, work.own, work.own_memory, batch, near)
+        site.optimizer.step(site.task, work.params, work.memory, batch)
+        # scaled as the loss of the batch is
+        near = proximal_term(work.own, work.received, self.lam, batch.w.sum((1, 2)))
+        site.optimizer.step(site.task, work.own, work.own_memory, batch, near)
 
     def report(self, site: SiteContext, state: State, work: Work, down: Shared) -> tuple[State, Up]:
-        memory, own_memory = carried(work.memory, state.memory), carried(work.own_memory, state.own_memory)
+        memory, own_memory = carry_state(work.memory, state.memory), carry_state(work.own_memory, state.own_memory)
         return State(work.own, memory, own_memory), self.say(work.params, down, site.rows)
 
     def settle(self, task: Task, state: State, down: Shared) -> State:

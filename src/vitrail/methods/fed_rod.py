@@ -28,8 +28,8 @@ from torch import Tensor
 from vitrail.core.exchange import Method, SiteContext, Tries
 from vitrail.core.facts import OWN, SHARED
 from vitrail.core.losses import CrossEntropy
-from vitrail.core.task import Batch, Task, carried
-from vitrail.core.tensors import Params, copied, to_all
+from vitrail.core.task import Batch, Task, carry_state
+from vitrail.core.tensors import Params, clone, to_all
 from vitrail.methods.fedavg import Averages, Shared, Up
 
 
@@ -64,11 +64,11 @@ class FedRoD(Averages, Method[State, Shared, Work, Shared, Up]):
         units, outputs = task.net.forward(params, row, tape=False).features.shape[-1], task.net.outputs
         head = {"weight": task.like.new_zeros(sites, units, outputs), "bias": task.like.new_zeros(sites, outputs)}
         every = to_all(task.start, sites)
-        return State(head, {}, task.remembered(every, every), task.remembered(head))
+        return State(head, {}, task.initial_state(every, every), task.initial_state(head))
 
     def begin(self, site: SiteContext, state: State, down: Shared) -> Work:
-        head, params = copied(state.head), copied(down.params)
-        memory, own_memory = site.optimizer.memory(params, state.memory), site.optimizer.memory(head, state.own_memory)
+        head, params = clone(state.head), clone(down.params)
+        memory, own_memory = site.optimizer.state(params, state.memory), site.optimizer.state(head, state.own_memory)
         weight = torch.stack([(block.y * block.w).sum(1) for block in site.rows.blocks()]).sum(0)  # [site, output]: N
         lift = weight.pow(self.gamma).clamp(min=torch.finfo(weight.dtype).tiny).log()  # finite where there is no row
         return Work(head, own_memory, params, memory, lift[:, None])
@@ -77,13 +77,13 @@ class FedRoD(Averages, Method[State, Shared, Work, Shared, Up]):
         out = site.task.net.forward(work.params, batch.x, batch.keep)
         # as the network's own head has it
         f = out.features / (1 - site.task.net.dropout) if batch.keep else out.features
-        own = site.task.loss.slope(out._replace(z=out.z + added(work.head, f)), batch)
-        site.optimizer.follow(work.head, work.own_memory, {"weight": f.transpose(1, 2) @ own, "bias": own.sum(1)})
-        balanced = site.task.loss.slope(out._replace(z=out.z + work.lift), batch)
-        site.optimizer.follow(work.params, work.memory, site.task.through(work.params, out, balanced))
+        own = site.task.loss.grad(out._replace(z=out.z + added(work.head, f)), batch)
+        site.optimizer.apply(work.head, work.own_memory, {"weight": f.transpose(1, 2) @ own, "bias": own.sum(1)})
+        balanced = site.task.loss.grad(out._replace(z=out.z + work.lift), batch)
+        site.optimizer.apply(work.params, work.memory, site.task.through(work.params, out, balanced))
 
     def report(self, site: SiteContext, state: State, work: Work, down: Shared) -> tuple[State, Up]:
-        memory, own_memory = carried(work.memory, state.memory), carried(work.own_memory, state.own_memory)
+        memory, own_memory = carry_state(work.memory, state.memory), carry_state(work.own_memory, state.own_memory)
         return State(work.head, {}, memory, own_memory), self.say(work.params, down, site.rows)
 
     def settle(self, task: Task, state: State, down: Shared) -> State:

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from vitrail.core.exchange import Method, Roster, Rows, SiteContext
 from vitrail.core.facts import OWN, Facts
-from vitrail.core.task import Batch, Task, carried
-from vitrail.core.tensors import Params, copied, less, moved, scaled, to_all
+from vitrail.core.task import Batch, Task, carry_state
+from vitrail.core.tensors import Params, apply_update, clone, scaled, subtract, to_all
 
 
 class Own(NamedTuple):
@@ -60,7 +60,7 @@ class Averages:
         return chosen
 
     def coord(self, task: Task, sites: int) -> Shared:
-        return Shared(copied(task.select(task.start, task.others(self.personal))))
+        return Shared(clone(task.select(task.start, task.others(self.personal))))
 
     def shared(self, coord: Shared) -> Params:
         return coord.params
@@ -70,13 +70,13 @@ class Averages:
 
     def say(self, params: Params, down: Shared, rows: Rows) -> Up:
         """The change of the parameters that travel, weighted, at the site."""
-        change = less(params, down.params)
+        change = subtract(params, down.params)
         if self.weights == "rows":
             return Up(scaled(rows.total, change), rows.total)
         return Up(change, torch.ones_like(rows.total))
 
     def merge(self, task: Task, coord: Shared, up: Up, roster: Roster) -> tuple[Shared, Facts]:
-        return Shared(moved(coord.params, up.change, up.weight)), {}
+        return Shared(apply_update(coord.params, up.change, up.weight)), {}
 
 
 @dataclass(frozen=True)
@@ -86,17 +86,17 @@ class FedAvg(Averages, Method[Own, Shared, Work, Shared, Up]):
     def state(self, task: Task, sites: int) -> Own:
         every = to_all(task.start, sites)
         shared = task.select(task.start, task.others(self.personal))
-        return Own(copied(task.select(every, self.personal)), task.remembered(every, shared))
+        return Own(clone(task.select(every, self.personal)), task.initial_state(every, shared))
 
     def begin(self, site: SiteContext, state: Own, down: Shared) -> Work:
-        params = copied({**state.params, **down.params})
-        return Work(params, site.optimizer.memory(params, state.memory), down.params)
+        params = clone({**state.params, **down.params})
+        return Work(params, site.optimizer.state(params, state.memory), down.params)
 
     def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
-        site.optimizer.descend(site.task, work.params, work.memory, batch)
+        site.optimizer.step(site.task, work.params, work.memory, batch)
 
     def report(self, site: SiteContext, state: Own, work: Work, down: Shared) -> tuple[Own, Up]:
-        mine = Own({k: work.params[k] for k in state.params}, carried(work.memory, state.memory))
+        mine = Own({k: work.params[k] for k in state.params}, carry_state(work.memory, state.memory))
         return mine, self.say(work.params, down, site.rows)
 
     def settle(self, task: Task, state: Own, down: Shared) -> Own:

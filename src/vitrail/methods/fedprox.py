@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from vitrail.core.exchange import SiteContext, Tries
 from vitrail.core.task import Batch
-from vitrail.core.tensors import pulled
+from vitrail.core.tensors import proximal_term
 from vitrail.methods.fedavg import FedAvg, Work
 
 
@@ -24,4 +24,6 @@ class FedProx(FedAvg):
     mu: float = 0.1
 
     def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
-        site.optimizer.descend(site.task, work.params, work.memory, batch, pulled(work.params, work.received, self.mu))
+        site.optimizer.step(
+            site.task, work.params, work.memory, batch, proximal_term(work.params, work.received, self.mu)
+        )

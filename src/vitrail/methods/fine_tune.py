@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 
 from vitrail.core.exchange import Nothing, SiteContext, Stage, Tries, training
 from vitrail.core.task import Batch, Task
-from vitrail.core.tensors import Params, copied
+from vitrail.core.tensors import Params, clone
 from vitrail.methods.fedavg import FedAvg, Own, Shared, Work
 from vitrail.methods.local import Local
 
@@ -25,11 +25,11 @@ class LocalHead(Local):
     """Local, of the last layer."""
 
     def begin(self, site: SiteContext, state: Own, down: Nothing) -> Work:
-        params = copied(state.params)
-        return Work(params, site.optimizer.memory(site.task.select(params, HEAD), state.memory), {})
+        params = clone(state.params)
+        return Work(params, site.optimizer.state(site.task.select(params, HEAD), state.memory), {})
 
     def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
-        site.optimizer.follow(
+        site.optimizer.apply(
             site.task.select(work.params, HEAD), work.memory, site.task.select(site.task.grad(work.params, batch), HEAD)
         )
 
@@ -49,4 +49,4 @@ class FineTune(FedAvg):
     def settle(self, task: Task, state: Own, down: Shared) -> Own:
         params = super().settle(task, state, down).params
         moved: Params = params if self.part == "all" else task.select(params, HEAD)
-        return Own(params, task.remembered(moved))  # from here on nothing of it is shared
+        return Own(params, task.initial_state(moved))  # from here on nothing of it is shared

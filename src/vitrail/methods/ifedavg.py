@@ -20,9 +20,9 @@ from typing import ClassVar, Literal
 
 from vitrail.core.exchange import Adapters, SiteContext, Stage, Tries, training
 from vitrail.core.facts import INPUT_FACTOR, INPUT_SHIFT, OUTPUT_FACTOR, OUTPUT_SHIFT
-from vitrail.core.optimizers import Beside
+from vitrail.core.optimizers import ExtraGrad
 from vitrail.core.task import Batch, Task
-from vitrail.core.tensors import Params, pulled
+from vitrail.core.tensors import Params, proximal_term
 from vitrail.methods.blocks.basics import Reveal
 from vitrail.methods.blocks.newcomer import PRIVATE, Newcomer, identity
 from vitrail.methods.fedavg import FedAvg, Own, Work
@@ -58,10 +58,10 @@ class IFedAvg(FedAvg):
         return training(self, rounds), Stage("publish", (shown,), 1, "private layers", "After training, once")
 
     def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
-        site.optimizer.descend(site.task, work.params, work.memory, batch, self.pull(site.task, work))
+        site.optimizer.step(site.task, work.params, work.memory, batch, self.pull(site.task, work))
 
-    def pull(self, task: Task, work: Work) -> Beside | None:
-        return pulled(work.params, identity(task, work.params), self.identity)
+    def pull(self, task: Task, work: Work) -> ExtraGrad | None:
+        return proximal_term(work.params, identity(task, work.params), self.identity)
 
     def newcomer(self) -> Newcomer:
         return Newcomer(self.lr, self.momentum, self.output, self.identity)

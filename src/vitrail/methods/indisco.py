@@ -48,8 +48,8 @@ from vitrail.core.exchange import Exchange, Method, Nothing, Roster, SiteContext
 from vitrail.core.facts import ALONE, OWN, SHARED, Facts
 from vitrail.core.losses import CrossEntropy
 from vitrail.core.optimizers import SGD, Adam, Optimizer, of_parameter
-from vitrail.core.task import Batch, Net, Task, carried
-from vitrail.core.tensors import Params, copied, moved, per_site, to_all
+from vitrail.core.task import Batch, Net, Task, carry_state
+from vitrail.core.tensors import Params, apply_update, clone, per_site, to_all
 from vitrail.methods.blocks.prototypes import nearest_patches, net_of, pulls, sparse_last
 from vitrail.methods.blocks.shortcut_signals import shows
 from vitrail.methods.fedavg import Averages, Shared
@@ -157,27 +157,27 @@ class InDISCO(Method[State, Coord, Work, Shared, Any]):
         return self.alone_too and self.share != "no"
 
     def state(self, task: Task, sites: int) -> State:
-        net, every = net_of(task), copied(to_all(task.start, sites))
+        net, every = net_of(task), clone(to_all(task.start, sites))
         shared, like = task.select(every, self.common), task.like
-        alone = copied(every) if self.compares else {}
+        alone = clone(every) if self.compares else {}
         patches = torch.full((sites, 1 + self.compares, net.outputs * net.per_class, 2), -1, device=like.device)
         return State(
             {k: v for k, v in every.items() if k not in shared},
-            copied(shared),
+            clone(shared),
             shared,
-            copied(task.select(every, ENDING)),
+            clone(task.select(every, ENDING)),
             alone,
-            copied(task.select(alone, ENDING)),
+            clone(task.select(alone, ENDING)),
             patches,
             like.new_zeros(sites, net.outputs),
-            task.remembered(every, shared),
-            task.remembered(alone),
+            task.initial_state(every, shared),
+            task.initial_state(alone),
         )
 
     def coord(self, task: Task, sites: int) -> Coord:
         whole = to_all(task.start, sites)
         nothing = {k: torch.zeros_like(v, memory_format=torch.contiguous_format) for k, v in whole.items()}
-        return Coord(copied(task.select(task.start, self.common)), nothing, task.like.new_zeros(sites))
+        return Coord(clone(task.select(task.start, self.common)), nothing, task.like.new_zeros(sites))
 
     @property
     def averages(self) -> Averages:
@@ -194,9 +194,9 @@ class InDISCO(Method[State, Coord, Work, Shared, Any]):
         return coord.params
 
     def begin(self, site: SiteContext, state: State, down: Shared) -> Work:
-        params, alone = copied({**state.own, **state.shared, **down.params}), copied(state.alone)
+        params, alone = clone({**state.own, **state.shared, **down.params}), clone(state.alone)
         return Work(
-            params, site.optimizer.memory(params, state.memory), alone, site.optimizer.memory(alone, state.alone_memory)
+            params, site.optimizer.state(params, state.memory), alone, site.optimizer.state(alone, state.alone_memory)
         )
 
     def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
@@ -207,27 +207,27 @@ class InDISCO(Method[State, Coord, Work, Shared, Any]):
     def descend(self, task: Task, params: Params, memory: Params, batch: Batch, rule: Optimizer) -> None:
         net = net_of(task)
         out = net.forward(params, batch.x)
-        slope = task.through(params, out, task.loss.slope(out, batch), pulls(net, out, batch, self.clst, self.sep))
+        slope = task.through(params, out, task.loss.grad(out, batch), pulls(net, out, batch, self.clst, self.sep))
         wrong = ~net.own(slope[net.HEAD])
         slope[net.HEAD] += self.l1 * per_site(batch.w.sum((1, 2)), wrong[None]) * (params[net.HEAD].sign() * wrong)
         held = task.select(params, task.others(self.still))
         kept = {k: v for k, v in memory.items() if of_parameter(k) in held}
-        rule.follow(held, kept, {k: slope[k] for k in held})
+        rule.apply(held, kept, {k: slope[k] for k in held})
 
     def report(self, site: SiteContext, state: State, work: Work, down: Shared) -> tuple[State, Any]:
         kept = state._replace(
             own={k: work.params[k] for k in state.own},
             local={k: work.params[k] for k in state.local},
             alone=work.alone,
-            memory=carried(work.memory, state.memory),
-            alone_memory=carried(work.alone_memory, state.alone_memory),
+            memory=carry_state(work.memory, state.memory),
+            alone_memory=carry_state(work.alone_memory, state.alone_memory),
         )
         return kept, self.averages.say(work.params, down, site.rows) if down.params else Nothing()
 
     def merge(self, task: Task, coord: Coord, up: Any, roster: Roster) -> tuple[Coord, Facts]:
         if not coord.params:
             return coord, {}
-        after = moved({k: coord.params[k] for k in up.change}, up.change, up.weight)
+        after = apply_update({k: coord.params[k] for k in up.change}, up.change, up.weight)
         return coord._replace(params={**coord.params, **after}), {}
 
     def settle(self, task: Task, state: State, down: Shared) -> State:

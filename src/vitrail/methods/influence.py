@@ -29,8 +29,8 @@ from torch import Tensor
 
 from vitrail.core.exchange import Method, Roster, SiteContext, Tries
 from vitrail.core.facts import OWN, SHARE, Facts
-from vitrail.core.task import Batch, Task, carried
-from vitrail.core.tensors import Params, copied, own_of, per_site, tmap, to_all
+from vitrail.core.task import Batch, Task, carry_state
+from vitrail.core.tensors import Params, clone, per_site, select_own, to_all, tree_map
 from vitrail.methods.blocks.basics import per_pair
 
 NONE = 1e-6  # of the loss: a smaller reduction is rounding
@@ -85,11 +85,11 @@ class Influence(Method[State, Models, Work, Down, Up]):
         return self.share
 
     def state(self, task: Task, sites: int) -> State:
-        params = copied(to_all(task.start, sites))
-        return State(params, copied(params), task.remembered(params, params))
+        params = clone(to_all(task.start, sites))
+        return State(params, clone(params), task.initial_state(params, params))
 
     def coord(self, task: Task, sites: int) -> Models:
-        return Models(copied(to_all(task.start, sites)), task.like.new_zeros(sites))
+        return Models(clone(to_all(task.start, sites)), task.like.new_zeros(sites))
 
     def send(self, task: Task, coord: Models, roster: Roster) -> Down:
         n = len(roster.names)
@@ -101,26 +101,26 @@ class Influence(Method[State, Models, Work, Down, Up]):
         sites = range(down.own.shape[1])
         after = torch.stack([site.task.value(_model(state, down, j), site.rows.aside) for j in sites], 1)
         weights = weigh(site.task.value(state.before, site.rows.aside), after, down.known, down.own)
-        params = copied(state.params)
+        params = clone(state.params)
         for v in params.values():
             v.zero_()
         for j in sites:
             for k, theirs in _model(state, down, j).items():
                 w = per_site(weights[:, j], theirs)
                 params[k] += torch.where(w > 0, w * theirs, 0)  # what has no weight may be no number at all
-        return Work(params, site.optimizer.memory(params, state.memory), copied(params), weights)
+        return Work(params, site.optimizer.state(params, state.memory), clone(params), weights)
 
     def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
-        site.optimizer.descend(site.task, work.params, work.memory, batch)
+        site.optimizer.step(site.task, work.params, work.memory, batch)
 
     def report(self, site: SiteContext, state: State, work: Work, down: Down) -> tuple[State, Up]:
-        kept = State(work.params, work.before, carried(work.memory, state.memory))
-        return kept, Up(tmap(torch.sub, work.params, own_of(down.models, down.own)), work.weights)
+        kept = State(work.params, work.before, carry_state(work.memory, state.memory))
+        return kept, Up(tree_map(torch.sub, work.params, select_own(down.models, down.own)), work.weights)
 
     def merge(self, task: Task, coord: Models, up: Up, roster: Roster) -> tuple[Models, Facts]:
         """This round's weights [user, site]; NaN where a user was away, or there was nothing to weigh."""
         here = roster.present
-        models = tmap(torch.add, coord.models, up.change)  # of who is away it is zero
+        models = tree_map(torch.add, coord.models, up.change)  # of who is away it is zero
         told = {"influence": per_pair(up.weights, SHARE, (here & (coord.known.sum() > 0))[:, None])}
         return Models(models, torch.where(here, 1.0, coord.known)), told
 

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from vitrail.core.exchange import Method, Nothing, SiteContext
 from vitrail.core.facts import OWN
-from vitrail.core.task import Batch, Task, carried
-from vitrail.core.tensors import Params, copied, to_all
+from vitrail.core.task import Batch, Task, carry_state
+from vitrail.core.tensors import Params, clone, to_all
 from vitrail.methods.fedavg import Own, Work
 
 
@@ -19,20 +19,20 @@ class Local(Method[Own, Nothing, Work, Nothing, Nothing]):
     alone: ClassVar[bool] = True
 
     def state(self, task: Task, sites: int) -> Own:
-        params = copied(to_all(task.start, sites))
-        return Own(params, task.remembered(params))
+        params = clone(to_all(task.start, sites))
+        return Own(params, task.initial_state(params))
 
     def begin(self, site: SiteContext, state: Own, down: Nothing) -> Work:
-        params = copied(state.params)
-        return Work(params, site.optimizer.memory(params, state.memory), {})
+        params = clone(state.params)
+        return Work(params, site.optimizer.state(params, state.memory), {})
 
     def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
         # all sites' rows in one place are more than one site's
         optimizer = site.optimizer.alone if self.alone else site.optimizer
-        optimizer.descend(site.task, work.params, work.memory, batch)
+        optimizer.step(site.task, work.params, work.memory, batch)
 
     def report(self, site: SiteContext, state: Own, work: Work, down: Nothing) -> tuple[Own, Nothing]:
-        return Own(work.params, carried(work.memory, state.memory)), Nothing()
+        return Own(work.params, carry_state(work.memory, state.memory)), Nothing()
 
     def settle(self, task: Task, state: Own, down: Nothing) -> Own:
         return Own(state.params)

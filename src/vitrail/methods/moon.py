@@ -24,8 +24,8 @@ from torch import Tensor
 
 from vitrail.core.exchange import Method, SiteContext, Tries
 from vitrail.core.facts import OWN
-from vitrail.core.task import Batch, Task, carried
-from vitrail.core.tensors import Params, copied, to_all
+from vitrail.core.task import Batch, Task, carry_state
+from vitrail.core.tensors import Params, clone, to_all
 from vitrail.methods.fedavg import Averages, Shared, Up
 
 SHORT = 1e-8  # features shorter than this point nowhere
@@ -58,15 +58,15 @@ class Moon(Averages, Method[State, Shared, Work, Shared, Up]):
 
     def state(self, task: Task, sites: int) -> State:
         start = to_all(task.start, sites)
-        return State(copied(start), {}, task.remembered(start, start))
+        return State(clone(start), {}, task.initial_state(start, start))
 
     def begin(self, site: SiteContext, state: State, down: Shared) -> Work:
-        params = copied(down.params)
-        return Work(params, site.optimizer.memory(params, state.memory), down.params, state.before)
+        params = clone(down.params)
+        return Work(params, site.optimizer.state(params, state.memory), down.params, state.before)
 
     def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
         if not self.mu or site.task.net.linear:
-            site.optimizer.descend(site.task, work.params, work.memory, batch)
+            site.optimizer.step(site.task, work.params, work.memory, batch)
             return
         # these first: a tape may lie in memory that the next pass uses again
         shared, before = (
@@ -75,11 +75,11 @@ class Moon(Averages, Method[State, Shared, Work, Shared, Up]):
         )
         out = site.task.net.forward(work.params, batch.x, batch.keep)
         turn = contrast(out.features, shared, before, self.temperature) * (self.mu * batch.w)
-        slope = site.task.through(work.params, out, site.task.loss.slope(out, batch), turn)
-        site.optimizer.follow(work.params, work.memory, slope)
+        slope = site.task.through(work.params, out, site.task.loss.grad(out, batch), turn)
+        site.optimizer.apply(work.params, work.memory, slope)
 
     def report(self, site: SiteContext, state: State, work: Work, down: Shared) -> tuple[State, Up]:
-        return State(work.params, {}, carried(work.memory, state.memory)), self.say(work.params, down, site.rows)
+        return State(work.params, {}, carry_state(work.memory, state.memory)), self.say(work.params, down, site.rows)
 
     def settle(self, task: Task, state: State, down: Shared) -> State:
         return State({}, down.params)

@@ -46,7 +46,7 @@ class _Methods(dict[str, type[AnyMethod]]):
         return super().__contains__(name.partition(":")[0] if isinstance(name, str) else name)
 
     def __missing__(self, name: str) -> type[AnyMethod]:
-        base, given = parsed(name)
+        base, given = split_name(name)
         if not given:
             raise KeyError(name)
         kind = self[base]
@@ -63,10 +63,10 @@ class _Methods(dict[str, type[AnyMethod]]):
 _variants: dict[str, type[AnyMethod]] = {}  # made so far, so that each is one class
 
 
-def parsed(name: str) -> tuple[str, dict[str, Any]]:
+def split_name(name: str) -> tuple[str, dict[str, Any]]:
     """The name of a method, and the hyperparameters that stand behind it.
 
-    >>> parsed("fedprox:mu=0.5")
+    >>> split_name("fedprox:mu=0.5")
     ('fedprox', {'mu': 0.5})
     """
     base, *rest = name.split(":")
@@ -168,7 +168,7 @@ def problems(
         what = _broken.get(str(name), f"there is no method {name!r}.")
         return [Problem(f"{where}.name", what, nearest(str(name), table))]
     if ":" in name:
-        base, beside = parsed(name)
+        base, beside = split_name(name)
         return problems(base, {**beside, **given}, where, table)
     hints = get_type_hints(table[name])
     fields = {f.name: hints[f.name] for f in dataclasses.fields(table[name])}

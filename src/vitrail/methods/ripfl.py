@@ -42,8 +42,8 @@ from vitrail.core.exchange import Method, Nothing, Roster, SiteContext, Stage, T
 from vitrail.core.facts import CHOSEN, OWN, RECEIVED, SHARE, SIMILARITY, SURE, UNCERTAINTY, Fact, Facts
 from vitrail.core.losses import CrossEntropy, Evidence, Loss, UncertaintyLoss
 from vitrail.core.random import mixed
-from vitrail.core.task import Batch, Out, Task, carried
-from vitrail.core.tensors import Params, copied, less, per_site, to_all
+from vitrail.core.task import Batch, Out, Task, carry_state
+from vitrail.core.tensors import Params, clone, per_site, subtract, to_all
 from vitrail.methods.blocks.basics import per_pair
 
 LEAST = 2  # models in a mix, where so many are chosen
@@ -89,11 +89,11 @@ class PriorEvidence:
     def rows(self, out: Out, batch: Batch) -> Tensor:
         return self.loss.rows(out, batch, self.prior)
 
-    def slope(self, out: Out, batch: Batch) -> Tensor:
-        return self.loss.slope(out, batch, self.prior)
+    def grad(self, out: Out, batch: Batch) -> Tensor:
+        return self.loss.grad(out, batch, self.prior)
 
-    def answers(self, z: Tensor) -> Tensor:
-        return self.loss.answers(z)
+    def predictions(self, z: Tensor) -> Tensor:
+        return self.loss.predictions(z)
 
 
 @dataclass(frozen=True)
@@ -144,14 +144,14 @@ class RIPFL(Method[State, Coord, Work, Down, Up]):
         return tuple(k for k in task.start if k not in kept)
 
     def state(self, task: Task, sites: int) -> State:
-        params = copied(to_all(task.start, sites))
-        rear = copied({k: params[k] for k in rear_of(task)})
-        return State(params, rear, {}, task.remembered(params, shared=params))
+        params = clone(to_all(task.start, sites))
+        rear = clone({k: params[k] for k in rear_of(task)})
+        return State(params, rear, {}, task.initial_state(params, shared=params))
 
     def coord(self, task: Task, sites: int) -> Coord:
         some = task.like
         alone = torch.eye(sites, dtype=some.dtype, device=some.device)
-        return Coord(copied(to_all(task.start, sites)), some.new_ones(sites), alone)
+        return Coord(clone(to_all(task.start, sites)), some.new_ones(sites), alone)
 
     def send(self, task: Task, coord: Coord, roster: Roster) -> Down:
         return Down(self.mixes(task, coord))
@@ -164,13 +164,13 @@ class RIPFL(Method[State, Coord, Work, Down, Up]):
         return {k: (coord.share @ v.reshape(len(v), -1)).view_as(v) for k, v in held.items()}
 
     def begin(self, site: SiteContext, state: State, down: Down) -> Work:
-        params = copied(_over(state.params, down.params))
+        params = clone(_over(state.params, down.params))
         prior: Tensor | Nothing = Nothing()
         if self.lam and isinstance(site.task.loss, Evidence):
             given = _over(state.params, {**state.rear, **down.params})
             known = [site.task.loss.evidence(site.task.output(given, block.x)) for block in site.rows.blocks()]
             prior = self.lam * torch.cat(known, 1)
-        return Work(params, site.optimizer.memory(params, state.memory), prior)
+        return Work(params, site.optimizer.state(params, state.memory), prior)
 
     def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
         task = site.task
@@ -179,16 +179,16 @@ class RIPFL(Method[State, Coord, Work, Down, Up]):
             assert isinstance(task.loss, Evidence)
             at = batch.at[..., None].expand(-1, -1, work.prior.shape[2])
             task = replace(task, loss=PriorEvidence(task.loss, work.prior.gather(1, at)))
-        site.optimizer.descend(task, work.params, work.memory, batch)
+        site.optimizer.step(task, work.params, work.memory, batch)
 
     def report(self, site: SiteContext, state: State, work: Work, down: Down) -> tuple[State, Up]:
         assert isinstance(site.task.loss, UncertaintyLoss)
         total = torch.zeros_like(site.rows.total)
         for block in site.rows.blocks():
-            doubt = site.task.loss.doubt(site.task.output(work.params, block.x))
+            doubt = site.task.loss.uncertainty(site.task.output(work.params, block.x))
             total = total + (doubt * (block.w[..., 0] > 0)).sum(1)
-        kept = State(work.params, _over(state.rear, down.params), {}, carried(work.memory, state.memory))
-        return kept, Up(less(work.params, _over(state.params, down.params)), total / site.rows.total)
+        kept = State(work.params, _over(state.rear, down.params), {}, carry_state(work.memory, state.memory))
+        return kept, Up(subtract(work.params, _over(state.params, down.params)), total / site.rows.total)
 
     def merge(self, task: Task, coord: Coord, up: Up, roster: Roster) -> tuple[Coord, Facts]:
         here = roster.present

@@ -21,7 +21,7 @@ from vitrail.core.exchange import Method, Roster, SiteContext, Tries
 from vitrail.core.facts import OWN, Facts
 from vitrail.core.optimizers import SGD
 from vitrail.core.task import Batch, Task
-from vitrail.core.tensors import Params, add_, copied, per_site, tmap, to_all, zeros
+from vitrail.core.tensors import Params, add_, clone, per_site, to_all, tree_map, zeros
 
 
 class State(NamedTuple):
@@ -70,7 +70,7 @@ class Scaffold(Method[State, Coord, Work, Coord, Up]):
         return State(zeros(to_all(task.start, sites)), {})
 
     def coord(self, task: Task, sites: int) -> Coord:
-        return Coord(copied(task.start), zeros(task.start))
+        return Coord(clone(task.start), zeros(task.start))
 
     def shared(self, coord: Coord) -> Params:
         return coord.params
@@ -79,24 +79,24 @@ class Scaffold(Method[State, Coord, Work, Coord, Up]):
         return Coord(to_all(coord.params, len(roster.names)), to_all(coord.control, len(roster.names)))
 
     def begin(self, site: SiteContext, state: State, down: Coord) -> Work:
-        params = copied(down.params)
-        drift = tmap(torch.sub, state.control, down.control)
-        return Work(params, site.optimizer.memory(params), drift, torch.zeros_like(site.rows.total))
+        params = clone(down.params)
+        drift = tree_map(torch.sub, state.control, down.control)
+        return Work(params, site.optimizer.state(params), drift, torch.zeros_like(site.rows.total))
 
     def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
-        site.optimizer.descend(site.task, work.params, work.memory, batch, lambda into, by: add_(into, work.drift, -by))
+        site.optimizer.step(site.task, work.params, work.memory, batch, lambda into, by: add_(into, work.drift, -by))
         work.steps.add_(1)
 
     def report(self, site: SiteContext, state: State, work: Work, down: Coord) -> tuple[State, Up]:
-        moved = tmap(torch.sub, work.params, down.params)
+        moved = tree_map(torch.sub, work.params, down.params)
         length = (work.steps * site.optimizer.lr).clamp(min=torch.finfo(work.steps.dtype).tiny)
-        control = tmap(lambda d, m: d - m / per_site(length, m), work.drift, moved)
-        change = tmap(torch.sub, control, state.control)
+        control = tree_map(lambda d, m: d - m / per_site(length, m), work.drift, moved)
+        change = tree_map(torch.sub, control, state.control)
         return State(control, {}), Up(moved, change, torch.ones_like(site.rows.total))
 
     def merge(self, task: Task, coord: Coord, up: Up, roster: Roster) -> tuple[Coord, Facts]:
-        params = tmap(lambda x, m: x + self.server_lr * m / up.answers, coord.params, up.moved)
-        control = tmap(lambda c, d: c + d / len(roster.names), coord.control, up.control)
+        params = tree_map(lambda x, m: x + self.server_lr * m / up.answers, coord.params, up.moved)
+        control = tree_map(lambda c, d: c + d / len(roster.names), coord.control, up.control)
         return Coord(params, control), {}
 
     def settle(self, task: Task, state: State, down: Coord) -> State:

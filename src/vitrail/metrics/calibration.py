@@ -88,11 +88,11 @@ def score_bedside(
         shares = p[i][real[i]]
         if np.isfinite(shares).all():
             fewest = FEWEST if least is None else least[i]
-            out[i] = told(merged(counted(*risks(y[i][real[i]], shares), EDGES), fewest))
+            out[i] = pack_counts(merged(counted(*risks(y[i][real[i]], shares), EDGES), fewest))
     return dict(zip(BEDSIDE, out.T, strict=True))
 
 
-def told(counts: RiskCounts) -> Floats:
+def pack_counts(counts: RiskCounts) -> Floats:
     """[BEDSIDE]"""
     out = np.full((len(EDGES) + 1, len(KINDS)), np.nan)
     out[np.searchsorted(np.array([0.0, *EDGES]), counts.low)] = np.stack(counts[1:], 1)

@@ -20,7 +20,7 @@ SUREST = tuple(range(100, 0, -10))  # per cent of a site's rows, those of which 
 FEWEST = 10  # rows behind a number about doubt, or the difference of two: fewer would be about single rows
 STEPS = (10, 20, 40, 80)  # between the shares of which a site tells; all of a coarser step are shares of a finer one
 FEW, RARE = 50, 10  # fewer hold-out rows, or fewer of their rarest class: scores stand on few rows
-DOUBT = (*(f"accuracy@{share}" for share in SUREST), "doubt", "auroc")  # what `score_doubt` tells
+DOUBT = (*(f"accuracy@{share}" for share in SUREST), "doubt", "auroc")  # what `score_uncertainty` tells
 
 
 @dataclass(frozen=True)
@@ -226,10 +226,10 @@ def score_all(
         return {n: TABLE[n](answers) for n in names}
 
 
-def score_doubt(
+def score_uncertainty(
     y: NDArray[np.generic],
     p: Floats,
-    doubt: Floats,
+    uncertainty: Floats,
     real: NDArray[np.bool_],
     thresholds: Floats | None = None,
     least: Sequence[int] | None = None,
@@ -239,8 +239,8 @@ def score_doubt(
     where fewer than FEWEST rows stand behind the number, or behind its difference to the next; `least` [site]: rows in
     place of FEWEST, at a site where a person has several."""
     fewest = np.full(len(y), FEWEST) if least is None else np.asarray(least)
-    used = _usable(np.dstack([p, doubt]), real)
-    a, unsure = Answers(y[used], p[used], np.nonzero(used)[0], len(y), thresholds=thresholds), doubt[used]
+    used = _usable(np.dstack([p, uncertainty]), real)
+    a, unsure = Answers(y[used], p[used], np.nonzero(used)[0], len(y), thresholds=thresholds), uncertainty[used]
     right, ends = a.guess == a.y, a.rows.cumsum().astype(np.int64)[:-1]
     pairs = zip(np.split(right, ends), np.split(unsure, ends), fewest.tolist(), strict=True)
     points = np.array([_of_the_surest(*pair) for pair in pairs]).reshape(a.sites, len(SUREST))
@@ -259,11 +259,11 @@ def surest(rows: int, share: int) -> int:
     return -(-rows * share // 100)
 
 
-def told_shares(rows: int, fewest: int = FEWEST) -> tuple[int, ...]:
+def surest_shares(rows: int, fewest: int = FEWEST) -> tuple[int, ...]:
     """Those of SUREST of which a site with so many rows tells a number: from 100 down in the finest of STEPS by which
     two neighbours, and so any two, are that many rows apart.
 
-    >>> told_shares(100) == SUREST, told_shares(61), told_shares(25), told_shares(24), told_shares(9)
+    >>> surest_shares(100) == SUREST, surest_shares(61), surest_shares(25), surest_shares(24), surest_shares(9)
     (True, (100, 80, 60, 40, 20), (100, 60), (100,), ())
     """
     for step in STEPS:
@@ -297,7 +297,7 @@ def _of_the_surest(right: NDArray[np.bool_], unsure: Floats, fewest: int) -> lis
     """Accuracy for each of SUREST. Rows of the same doubt share their hits: their order says nothing."""
     group = np.unique(unsure, return_inverse=True)[1]
     hits = (np.bincount(group, right) / np.bincount(group))[np.sort(group)]
-    told = told_shares(len(right), fewest)
+    told = surest_shares(len(right), fewest)
     return [float(hits[: surest(len(right), share)].mean()) if share in told else NAN for share in SUREST]
 
 
@@ -319,17 +319,17 @@ def score(
     return {n: float(v[0]) for n, v in found.items()}
 
 
-def chance(
+def baseline_scores(
     names: tuple[str, ...], y: NDArray[Any], classes: int, weights: Floats | None = None, intervals: int = 0
 ) -> dict[str, float]:
     """What always giving the same answer comes to on these rows: the share of each class among them, so that the most
     common one is named; their mean, where there are no classes; their life table, where there are intervals.
 
-    >>> chance(("accuracy", "balanced_accuracy", "auc"), np.array([0, 0, 0, 1]), 2)
+    >>> baseline_scores(("accuracy", "balanced_accuracy", "auc"), np.array([0, 0, 0, 1]), 2)
     {'accuracy': 0.75, 'balanced_accuracy': 0.5, 'auc': 0.5}
-    >>> chance(("rmse", "r2"), np.array([1.0, 3.0]), 0)
+    >>> baseline_scores(("rmse", "r2"), np.array([1.0, 3.0]), 0)
     {'rmse': 1.0, 'r2': 0.0}
-    >>> chance(("c_index",), np.array([1.0, -2.0, 3.0]), 0, intervals=3)
+    >>> baseline_scores(("c_index",), np.array([1.0, -2.0, 3.0]), 0, intervals=3)
     {'c_index': 0.5}
     """
     w = np.ones(len(y)) if weights is None else weights
@@ -351,13 +351,13 @@ def rarest(y: Ints) -> int:
     return int(np.unique(y, return_counts=True)[1].min(initial=len(y)))
 
 
-def few_rows(rows: int, rare: int | None = None, word: str = "row", event: bool = False) -> str:
+def small_sample(rows: int, rare: int | None = None, word: str = "row", event: bool = False) -> str:
     """Of so many hold-out rows, of classes so many of the rarest one, or with the event: nothing, or on how few a score
     stands.
 
-    >>> few_rows(46, 3), few_rows(80, 9), few_rows(80, 10), few_rows(13, 13), few_rows(13)
+    >>> small_sample(46, 3), small_sample(80, 9), small_sample(80, 10), small_sample(13, 13), small_sample(13)
     ('46 rows, 3 of the rarest class', '80 rows, 9 of the rarest class', '', '13 rows, all of one class', '13 rows')
-    >>> few_rows(90, 4, event=True), few_rows(13, 13, event=True)
+    >>> small_sample(90, 4, event=True), small_sample(13, 13, event=True)
     ('90 rows, 4 with the event', '13 rows, 13 with the event')
     """
     if rows >= FEW and (rare is None or rare >= RARE):

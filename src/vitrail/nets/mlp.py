@@ -30,7 +30,15 @@ import torch
 from torch import Tensor
 
 from vitrail.core.exchange import Adapters
-from vitrail.core.kernels import SideStream, activated, descend_layer, linear, stretched, through_input_, through_tanh
+from vitrail.core.kernels import (
+    SideStream,
+    input_backward_,
+    input_forward,
+    layer_forward,
+    layer_step,
+    linear,
+    tanh_backward,
+)
 from vitrail.core.random import dropped_
 from vitrail.core.task import Out
 from vitrail.core.tensors import Params, add_, scratch
@@ -129,7 +137,7 @@ class MLP:
         """With `keep`, x is overwritten by its dropped self when there is no f_in: a second pass changes nothing."""
         h = x
         if self.affine_in:
-            h = stretched(x, params["input.shift"], params["input.scale"], keep[0] if keep else None)
+            h = input_forward(x, params["input.shift"], params["input.scale"], keep[0] if keep else None)
         rescale = 1 / (1 - self.dropout) if keep else 1.0  # of what dropout left, inside the product
         inputs = []
         for i, name in enumerate(self.layers):
@@ -142,17 +150,17 @@ class MLP:
             elif name == "head":
                 h = linear(h, weight, bias, rescale)
             else:
-                h = activated(h, weight, bias, rescale, keep[i + 1] if keep else None)
+                h = layer_forward(h, weight, bias, rescale, keep[i + 1] if keep else None)
         held = MLPTape(x, inputs, h, keep)
         if self.affine_out != "no":
-            h = stretched(h, params["output.shift"], params["output.scale"], None)
+            h = input_forward(h, params["output.shift"], params["output.scale"], None)
         return Out(h, inputs[-1], held)
 
     def backward(
         self,
         params: Params,
         tape: MLPTape,
-        slope: Tensor,
+        grad: Tensor,
         into: Params,
         times: float,
         scale: float,
@@ -160,41 +168,41 @@ class MLP:
         step: bool = False,
     ) -> None:
         rescale = 1 / (1 - self.dropout) if tape.keep else 1.0
-        ones = _ones(slope.shape[0], slope.shape[1], slope.dtype, slope.device)
-        side = SideStream(slope.device)  # no other gradient waits for those of the ends
+        ones = _ones(grad.shape[0], grad.shape[1], grad.dtype, grad.device)
+        side = SideStream(grad.device)  # no other gradient waits for those of the ends
         if self.affine_out != "no":
-            after, slope = slope, slope * params["output.scale"].unsqueeze(1)
-            with side(after, slope):
+            after, grad = grad, grad * params["output.scale"].unsqueeze(1)
+            with side(after, grad):
                 stretch = (tape.z + params["output.shift"].unsqueeze(1)).mul_(after)
-                into["output.shift"].unsqueeze(1).baddbmm_(ones, slope, beta=times, alpha=scale)
+                into["output.shift"].unsqueeze(1).baddbmm_(ones, grad, beta=times, alpha=scale)
                 every = ones
                 if self.affine_out == "scalar":
                     stretch = stretch.view(len(stretch), -1, 1)
-                    every = _ones(len(stretch), stretch.shape[1], slope.dtype, slope.device)
+                    every = _ones(len(stretch), stretch.shape[1], grad.dtype, grad.device)
                 into["output.scale"].unsqueeze(1).baddbmm_(every, stretch, beta=times, alpha=scale)
         done: list[str] = []  # parameters whose step is made
         if self.proportional:
-            into["head.bias"].unsqueeze(1).baddbmm_(ones, slope, beta=times, alpha=PACE * scale)
-            slope = slope.sum(-1, keepdim=True)
+            into["head.bias"].unsqueeze(1).baddbmm_(ones, grad, beta=times, alpha=PACE * scale)
+            grad = grad.sum(-1, keepdim=True)
         for i in reversed(range(len(self.layers))):
             name, h, mask = self.layers[i], tape.inputs[i], tape.keep[i] if tape.keep else None
             weight, bias = f"{name}.weight", f"{name}.bias"
-            back, after = params[weight].transpose(1, 2), slope
+            back, after = params[weight].transpose(1, 2), grad
             if i == 0 and self.affine_in:
-                with side(slope):
-                    memory = scratch("slope", tape.x.shape, slope)
-                    torch.baddbmm(slope.new_empty(1), slope, back, beta=0, alpha=rescale, out=memory)
-                    through_input_(memory, tape.x, mask, ones, params, into, times, scale)
+                with side(grad):
+                    memory = scratch("slope", tape.x.shape, grad)
+                    torch.baddbmm(grad.new_empty(1), grad, back, beta=0, alpha=rescale, out=memory)
+                    input_backward_(memory, tape.x, mask, ones, params, into, times, scale)
                 side.join()  # the weight that it reads is about to change
             if i > 0:
-                slope = torch.baddbmm(slope.new_empty(1), slope, back, beta=0, alpha=rescale)
+                grad = torch.baddbmm(grad.new_empty(1), grad, back, beta=0, alpha=rescale)
                 if features is not None and i == len(self.layers) - 1:
-                    slope = slope + features
-                slope = through_tanh(slope, h, mask)
+                    grad = grad + features
+                grad = tanh_backward(grad, h, mask)
             with side(h, after) if i > 0 else nullcontext():
                 layer, moved = (params[weight], params[bias]), (into[weight], into[bias])
                 constants = self.proportional and name == "head"  # done above
-                if step and not constants and descend_layer(h, after, layer, moved, times, scale, rescale):
+                if step and not constants and layer_step(h, after, layer, moved, times, scale, rescale):
                     done += [weight, bias]
                 else:
                     into[weight].baddbmm_(h.transpose(1, 2), after, beta=times, alpha=rescale * scale)
@@ -204,27 +212,27 @@ class MLP:
         if step:
             add_({k: v for k, v in params.items() if k not in done}, into)
 
-    def row_norms(self, params: Params, tape: MLPTape, slope: Tensor) -> Tensor:
+    def row_norms(self, params: Params, tape: MLPTape, grad: Tensor) -> Tensor:
         """[site, row]: how long each row's gradient is. That of a linear layer is an outer product, whose length is the
         product of two."""
         rescale = 1 / (1 - self.dropout) if tape.keep else 1.0
-        total = torch.zeros_like(slope[..., 0])
+        total = torch.zeros_like(grad[..., 0])
         if self.affine_out != "no":
-            stretch = (tape.z + params["output.shift"].unsqueeze(1)) * slope
-            slope = slope * params["output.scale"].unsqueeze(1)
-            total = total + slope.square().sum(2)
+            stretch = (tape.z + params["output.shift"].unsqueeze(1)) * grad
+            grad = grad * params["output.scale"].unsqueeze(1)
+            total = total + grad.square().sum(2)
             total = total + (stretch.sum(2).square() if self.affine_out == "scalar" else stretch.square().sum(2))
         if self.proportional:
-            total, slope = total + PACE**2 * slope.square().sum(2), slope.sum(-1, keepdim=True)
+            total, grad = total + PACE**2 * grad.square().sum(2), grad.sum(-1, keepdim=True)
         for i in reversed(range(len(self.layers))):
             h = tape.inputs[i]
             offset = 0 if self.proportional and self.layers[i] == "head" else 1  # constants are counted above
-            total = total + (rescale**2 * h.square().sum(2) + offset) * slope.square().sum(2)
+            total = total + (rescale**2 * h.square().sum(2) + offset) * grad.square().sum(2)
             back = params[f"{self.layers[i]}.weight"].transpose(1, 2)
             if i > 0:
-                slope = through_tanh(rescale * slope @ back, h, tape.keep[i] if tape.keep else None)
+                grad = tanh_backward(rescale * grad @ back, h, tape.keep[i] if tape.keep else None)
             elif self.affine_in:
-                before = rescale * slope @ back
+                before = rescale * grad @ back
                 if tape.keep:
                     dropped_(before, tape.keep[0])
                 total = total + (before * params["input.scale"].unsqueeze(1)).square().sum(2)

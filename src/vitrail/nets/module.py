@@ -25,7 +25,7 @@ from torch.func import functional_call, vmap
 from vitrail.core.errors import Problem, VitrailError
 from vitrail.core.exchange import Adapters
 from vitrail.core.task import Out
-from vitrail.core.tensors import Params, add_, numbers
+from vitrail.core.tensors import Params, add_, to_floats
 
 ROWS = 256  # of a site at a time, when nothing is to be learned; fewer of large pictures
 NUMBERS = 1 << 22  # in all of them
@@ -134,7 +134,7 @@ class Module:
                     got = [self._in_blocks(self._one, _of(params, i), x[i], 0) for i in sites]
                     return Out(torch.stack([z for z, _ in got]), torch.stack([f for _, f in got]))
                 return Out(*self._in_blocks(vmap(self._one), params, x, 1))
-        x = numbers(x, next(iter(params.values())))
+        x = to_floats(x, next(iter(params.values())))
         with torch.enable_grad():
             if x.device.type == "cpu":
                 leaves = [{k: v.detach().requires_grad_() for k, v in _of(params, i).items()} for i in sites]
@@ -150,7 +150,7 @@ class Module:
         self,
         params: Params,
         tape: ModuleTape,
-        slope: Tensor,
+        grad: Tensor,
         into: Params,
         times: float,
         scale: float,
@@ -158,10 +158,10 @@ class Module:
         step: bool = False,
     ) -> None:
         for i, (leaf, z, f) in enumerate(zip(tape.leaves, tape.z, tape.features, strict=True)):
-            at: Any = i if z.dim() < slope.dim() else slice(None)  # one site, or all of them
-            ends, slopes = [z], [slope[at]]
+            at: Any = i if z.dim() < grad.dim() else slice(None)  # one site, or all of them
+            ends, slopes = [z], [grad[at]]
             if features is not None and f.requires_grad:  # those of a single layer are the rows themselves
-                ends, slopes = [z, f], [slope[at], features[at]]
+                ends, slopes = [z, f], [grad[at], features[at]]
             got = torch.autograd.grad(ends, list(leaf.values()), slopes, allow_unused=True)
             there = [into[k][at] for k in leaf]
             if times:
@@ -177,9 +177,9 @@ class Module:
         """Scores and features of so many rows at a time; rows lie along this axis."""
         like, size = next(iter(params.values())), math.prod(x.shape[axis + 1 :])
         if torch.compiler.is_exporting():  # however many rows somebody will give
-            return through(params, numbers(x, like))
+            return through(params, to_floats(x, like))
         blocks = torch.split(x, max(1, min(ROWS, NUMBERS // size)), axis)
-        got = [through(params, numbers(rows, like)) for rows in blocks]
+        got = [through(params, to_floats(rows, like)) for rows in blocks]
         return torch.cat([z for z, _ in got], axis), torch.cat([f for _, f in got], axis)
 
     def _one(self, params: Params, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -26,7 +26,7 @@ from torch.func import functional_call, vmap
 
 from vitrail.core.errors import Problem, VitrailError
 from vitrail.core.exchange import Adapters
-from vitrail.core.tensors import Params, numbers
+from vitrail.core.tensors import Params, to_floats
 from vitrail.nets.efficientnet import CHANNELS, LATTICE, EfficientNet, folded
 from vitrail.nets.module import Module
 
@@ -114,7 +114,7 @@ class ProtoNet(Module):
         """[row, ...]: the backbone's maps of pictures [row, channel, height, width], where it stands still."""
         with torch.no_grad():
             like = torch.empty(0, device=x.device)
-            return torch.cat([self._features(numbers(rows, like)) for rows in torch.split(x, AT_ONCE)])
+            return torch.cat([self._features(to_floats(rows, like)) for rows in torch.split(x, AT_ONCE)])
 
     def _features(self, x: Tensor) -> Tensor:
         module, _ = self._copy(x)

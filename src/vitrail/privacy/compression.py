@@ -18,7 +18,7 @@ from torch import Tensor
 
 from vitrail.core.exchange import AnyExchange
 from vitrail.core.random import key, normals
-from vitrail.core.tensors import Params, filled, tensors
+from vitrail.core.tensors import Params, flatten, unflatten
 from vitrail.privacy.report_vectors import is_change
 
 Short = Literal["int8", "rank"]
@@ -28,7 +28,7 @@ NONE = 127  # a power that is none
 LOST, START = "lost", "start"  # of what a site remembers: what it has not said yet; where the next power step begins
 
 
-def crosses(ex: AnyExchange, report: Shapes, how: Short) -> Shapes:
+def compressed_spec(ex: AnyExchange, report: Shapes, how: Short) -> Shapes:
     """What crosses in place of a report of these shapes."""
     out: Shapes = {}
     for name, (shape, kind) in report.items():
@@ -37,14 +37,14 @@ def crosses(ex: AnyExchange, report: Shapes, how: Short) -> Shapes:
         elif how == "int8":
             out[f"{name}/whole"] = shape, torch.int8
             out[f"{name}/power"] = (-(-math.prod(shape) // BLOCK),), torch.int8
-        elif sides := thin(shape):
+        elif sides := low_rank_shape(shape):
             out[f"{name}/left"], out[f"{name}/right"] = ((sides[0], RANK), kind), ((sides[1], RANK), kind)
         else:
             out[name] = shape, kind
     return out
 
 
-def thin(shape: tuple[int, ...]) -> tuple[int, int] | None:
+def low_rank_shape(shape: tuple[int, ...]) -> tuple[int, int] | None:
     """Rows and columns of what is worth writing as two thin matrices."""
     if len(shape) < 2:
         return None
@@ -52,23 +52,23 @@ def thin(shape: tuple[int, ...]) -> tuple[int, int] | None:
     return (rows, columns) if RANK * (rows + columns) < rows * columns else None
 
 
-def memory(ex: AnyExchange, report: Shapes, how: Short, sites: int, like: Tensor) -> Params:
+def error_feedback(ex: AnyExchange, report: Shapes, how: Short, sites: int, like: Tensor) -> Params:
     """What each site remembers before its first report, [site, ...]."""
     out: Params = {}
     for name, (shape, kind) in report.items():
-        if not is_change(ex, name) or not kind.is_floating_point or (how == "rank" and not thin(shape)):
+        if not is_change(ex, name) or not kind.is_floating_point or (how == "rank" and not low_rank_shape(shape)):
             continue
         out[f"{LOST}/{name}"] = torch.zeros(sites, *shape, dtype=kind, device=like.device)
-        if how == "rank" and (sides := thin(shape)):
+        if how == "rank" and (sides := low_rank_shape(shape)):
             first = normals(torch.tensor([key("power step", name)]), sides[1] * RANK).view(1, sides[1], RANK)
             out[f"{START}/{name}"] = first.to(out[f"{LOST}/{name}"]).repeat(sites, 1, 1)
     return out
 
 
-def shortened(up: Any, kept: Params, how: Short) -> tuple[Params, Params]:
+def compress(up: Any, kept: Params, how: Short) -> tuple[Params, Params]:
     """At the site: what crosses of a report [site, ...], and what is remembered after it."""
     out, after = {}, dict(kept)
-    for name, v in tensors(up):
+    for name, v in flatten(up):
         lost = kept.get(f"{LOST}/{name}")
         if lost is None:
             out[name] = v
@@ -91,9 +91,9 @@ def shortened(up: Any, kept: Params, how: Short) -> tuple[Params, Params]:
     return out, after
 
 
-def restored(up: Any, crossed: Params, how: Short) -> Any:
+def decompress(up: Any, crossed: Params, how: Short) -> Any:
     """The report that was meant, in the shape of `up`."""
-    return filled(up, {k: crossed[k] if k in crossed else _read(crossed, k, v, how) for k, v in tensors(up)})
+    return unflatten(up, {k: crossed[k] if k in crossed else _read(crossed, k, v, how) for k, v in flatten(up)})
 
 
 def _read(crossed: Params, name: str, like: Tensor, how: Short) -> Tensor:

@@ -35,7 +35,7 @@ BLOCK = 64  # rows whose gradients are added up in single precision
 class ByRow(Protocol):
     """A network that knows how long each row's gradient is."""
 
-    def row_norms(self, params: Params, tape: Any, slope: Tensor) -> Tensor:
+    def row_norms(self, params: Params, tape: Any, grad: Tensor) -> Tensor:
         """[site, row]"""
 
 
@@ -59,16 +59,16 @@ class StepNoise:
     def __init__(self, generators: Sequence[Generator], *step: object) -> None:
         self.generators, self.step, self.asked = generators, step, 0
 
-    def add_to(self, slope: Params, clip: float, noise: float) -> None:
+    def add_to(self, grad: Params, clip: float, noise: float) -> None:
         """To gradients [site, ...], or [site * model, ...] where a site trains several at once, in place."""
         self.asked += 1
-        whole = torch.cat([v.flatten(1) for v in slope.values()], 1)
+        whole = torch.cat([v.flatten(1) for v in grad.values()], 1)
         models = len(whole) // len(self.generators)
         for i, row in enumerate(whole):
             site, model = divmod(i, models)
             row.copy_(blurred(row, clip, noise, self.generators[site], "step", *self.step, self.asked, model))
-        sizes = [v[0].numel() for v in slope.values()]
-        for v, part in zip(slope.values(), torch.split(whole, sizes, 1), strict=True):
+        sizes = [v[0].numel() for v in grad.values()]
+        for v, part in zip(grad.values(), torch.split(whole, sizes, 1), strict=True):
             v.copy_(part.view(v.shape))
 
 
@@ -80,7 +80,7 @@ class PrivateTask(Task):
     def accumulate(
         self, params: Params, batch: Batch, into: Params, times: float, scale: float, *, step: bool = False
     ) -> None:
-        if isinstance(batch.lots, StepNoise):  # what was there before is not released again
+        if isinstance(batch.noise_source, StepNoise):  # what was there before is not released again
             for k, v in self._released(params, batch).items():
                 torch.add(into[k] * times if times else torch.zeros_like(v), v, alpha=scale, out=into[k])
         else:
@@ -91,7 +91,7 @@ class PrivateTask(Task):
             add_(params, into)
 
     def grad(self, params: Params, batch: Batch) -> Params:
-        if isinstance(batch.lots, StepNoise):
+        if isinstance(batch.noise_source, StepNoise):
             return self._released(params, batch)
         into = self._sum(params, batch)
         self._stir(into, batch, 1.0)
@@ -113,15 +113,15 @@ class PrivateTask(Task):
             for k, v in self._sum(params, block_of(batch, slice(first, first + BLOCK))).items():
                 total[k] += v
         if self.noise and bool(batch.w.any()):  # rows of no weight: a rehearsal
-            batch.lots.add_to(total, self.clip, self.noise)
+            batch.noise_source.add_to(total, self.clip, self.noise)
         return {k: total[k].to(v) for k, v in params.items()}
 
-    def through(self, params: Params, out: Out, slope: Tensor, features: Tensor | None = None) -> Params:
+    def through(self, params: Params, out: Out, grad: Tensor, features: Tensor | None = None) -> Params:
         raise NotImplementedError("a gradient from elsewhere than the loss has no row-level privacy")
 
     def _clipped(self, params: Params, out: Out, batch: Batch) -> Tensor:
         assert isinstance(self.net, ByRow)
-        slope = self.loss.slope(out, batch)
+        slope = self.loss.grad(out, batch)
         size = self.net.row_norms(params, out.tape, slope)
         most = self.clip if batch.share is None else self.clip * batch.share
         return slope * (most / size.clamp(min=1e-12)).clamp(max=1)[..., None]
@@ -129,9 +129,9 @@ class PrivateTask(Task):
     def _stir(self, into: Params, batch: Batch, scale: float) -> None:
         if not self.noise or not bool(batch.w.any()):  # rows of no weight: a rehearsal
             return
-        assert isinstance(batch.lots, DrawnNoise), "noise has to be drawn from something"
+        assert isinstance(batch.noise_source, DrawnNoise), "noise has to be drawn from something"
         for v in into.values():
-            v.add_(batch.lots.draw(v), alpha=scale * self.noise * self.clip)
+            v.add_(batch.noise_source.draw(v), alpha=scale * self.noise * self.clip)
 
 
 def block_of(batch: Batch, rows: slice) -> Batch:

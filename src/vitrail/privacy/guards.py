@@ -19,13 +19,13 @@ from torch import Tensor
 
 from vitrail.core.exchange import AnyExchange
 from vitrail.core.facts import OUTLYING, Fact, Facts
-from vitrail.core.tensors import Params, filled, tensors
+from vitrail.core.tensors import Params, flatten, unflatten
 from vitrail.privacy import compression
 from vitrail.privacy.report_vectors import by_unit, changes, counted, flat, lengths, with_changes
 from vitrail.privacy.robust import FEWEST, Kind, apart, centre, liars
 from vitrail.privacy.secure_sum.fixed_point import LEAST, fewest_of
-from vitrail.privacy.secure_sum.groups import GROUPS, groups_of, opened
-from vitrail.privacy.two_server.krum import PLACES, chosen_by
+from vitrail.privacy.secure_sum.groups import GROUPS, groups_of, opened_groups
+from vitrail.privacy.two_server.krum import PLACES, choose_reports
 
 FAR = 1e4  # times as long as the model that was sent: no training moves so far
 AddNoise = Callable[[Tensor, float, float], Tensor]  # to [site, number] of at most this length, so many times that
@@ -43,12 +43,12 @@ class Guards:
     compress: compression.Short | None = None
 
     @property
-    def at_rest(self) -> bool:
+    def is_inactive(self) -> bool:
         return self == AT_REST
 
     def guard(self, ex: AnyExchange) -> bool:
         """Whether this exchange is theirs."""
-        return not self.at_rest and ex.trains and not ex.consent
+        return not self.is_inactive and ex.trains and not ex.consent
 
     def masks(self, ex: AnyExchange) -> bool:
         """Whether of this exchange's reports only the total of all sites can be read. Beside groups and two servers,
@@ -67,26 +67,30 @@ class Guards:
             rows = add_noise(rows, self.clip, self.noise)
         return with_changes(ex, up, rows if by is None else rows * by[:, None])
 
-    def crosses(self, ex: AnyExchange, report: compression.Shapes) -> compression.Shapes:
+    def compressed_spec(self, ex: AnyExchange, report: compression.Shapes) -> compression.Shapes:
         """Names, shapes and types of what crosses in place of a report."""
-        return compression.crosses(ex, report, self.compress) if self.compress and self.guard(ex) else report
+        return compression.compressed_spec(ex, report, self.compress) if self.compress and self.guard(ex) else report
 
-    def memory(self, ex: AnyExchange, report: compression.Shapes, sites: int, like: Tensor) -> Params:
+    def error_feedback(self, ex: AnyExchange, report: compression.Shapes, sites: int, like: Tensor) -> Params:
         """What sites remember of their reports from one to the next, at first."""
-        return compression.memory(ex, report, self.compress, sites, like) if self.compress and self.guard(ex) else {}
+        return (
+            compression.error_feedback(ex, report, self.compress, sites, like)
+            if self.compress and self.guard(ex)
+            else {}
+        )
 
     def written(self, ex: AnyExchange, up: Any, kept: Params) -> tuple[Any, Params, Params]:
         """At the site: the report as it will be read, as it crosses, and what is remembered."""
         if not self.compress or not self.guard(ex):
             return up, {}, {}
-        crossed, after = compression.shortened(up, kept, self.compress)
-        return compression.restored(up, crossed, self.compress), crossed, after
+        crossed, after = compression.compress(up, kept, self.compress)
+        return compression.decompress(up, crossed, self.compress), crossed, after
 
     def read(self, ex: AnyExchange, up: Any, crossed: Params) -> Any:
         """At the coordinator: what crossed, as a report in the shape of `up`."""
         if not self.compress or not self.guard(ex):
-            return filled(up, crossed)
-        return compression.restored(up, crossed, self.compress)
+            return unflatten(up, crossed)
+        return compression.decompress(up, crossed, self.compress)
 
     def needs_each(self, ex: AnyExchange) -> bool:
         """Whether reports must be held one by one until all have answered."""
@@ -109,7 +113,7 @@ class Guards:
         liars decide little, and how far off each lay. `seeds` [site]: from the sites' names."""
         parts = torch.eye(len(here), dtype=torch.bool, device=here.device)[here]  # [part, site]: whose totals are read
         if self.sum == "groups":
-            parts = opened(groups_of(seeds, self.least), here, self.least)
+            parts = opened_groups(groups_of(seeds, self.least), here, self.least)
         return self.of_parts(ex, stacked(up, parts), parts)
 
     def of_parts(self, ex: AnyExchange, up: Any, parts: Tensor) -> tuple[Any, Facts]:
@@ -119,11 +123,11 @@ class Guards:
         if len(parts) >= fewest:
             rows, weights = by_unit(ex, up)
             middle, off = self._middle(rows)
-            return with_middle(ex, up, middle, weights), outlying(parts, off)
-        added = {k: v.sum(0) for k, v in tensors(up)}
+            return with_middle(ex, up, middle, weights), far_from_centre(parts, off)
+        added = {k: v.sum(0) for k, v in flatten(up)}
         if self.sum != "one":  # nobody can be outvoted: nothing is made of what would be trusted blindly
             added |= {k: torch.zeros_like(added[k]) for k in changes(ex, up)}
-        return filled(up, added), outlying(parts, off)
+        return unflatten(up, added), far_from_centre(parts, off)
 
     def _middle(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """[part, number] -> their centre [number], and how far each is from it."""
@@ -134,7 +138,7 @@ class Guards:
         step = self.clip / 2.0**PLACES
         exact = (rows.double() / step).round() * step
         products = (exact @ exact.T).cpu().numpy()
-        chosen = chosen_by(products, exact.isfinite().all(1).cpu().numpy(), self.clip)
+        chosen = choose_reports(products, exact.isfinite().all(1).cpu().numpy(), self.clip)
         # of fewer than were agreed no total is opened
         middle = exact[chosen].mean(0) if len(chosen) >= self.least else torch.zeros_like(exact[0])
         return middle.to(rows), apart(exact, middle)
@@ -176,12 +180,12 @@ class Guards:
         return out
 
 
-def sound(ex: AnyExchange, up: Any, down: Any) -> tuple[Tensor, Tensor]:
+def is_valid_report(ex: AnyExchange, up: Any, down: Any) -> tuple[Tensor, Tensor]:
     """[site]: whether this can be a report, and how long its change is. It holds numbers, what counts is not negative,
     and the change is not FAR longer than the model that was sent."""
     held = changes(ex, up) if ex.trains else {}
-    others = {k: v for k, v in tensors(up) if k not in held and k not in ex.unsure and v.is_floating_point()}
-    first = next(v for _, v in tensors(up))
+    others = {k: v for k, v in flatten(up) if k not in held and k not in ex.unsure and v.is_floating_point()}
+    first = next(v for _, v in flatten(up))
     sites = len(first)
     good, size = first.new_ones(sites, dtype=torch.bool), first.new_zeros(sites, dtype=torch.double)
     for name, v in others.items():
@@ -189,7 +193,7 @@ def sound(ex: AnyExchange, up: Any, down: Any) -> tuple[Tensor, Tensor]:
         good &= (v.isfinite() & (v >= least)).reshape(sites, -1).all(1)
     if held:
         sent = [
-            torch.linalg.vector_norm(v.reshape(len(v), -1), dim=1) for _, v in tensors(down) if v.is_floating_point()
+            torch.linalg.vector_norm(v.reshape(len(v), -1), dim=1) for _, v in flatten(down) if v.is_floating_point()
         ]
         size = lengths(ex, up)
         good &= size <= FAR * (1 + (torch.stack(sent).norm(dim=0) if sent else 0))  # false for what is no number
@@ -198,18 +202,18 @@ def sound(ex: AnyExchange, up: Any, down: Any) -> tuple[Tensor, Tensor]:
 
 def stacked(up: Any, parts: Tensor) -> Any:
     """Reports [site, ...] -> what each part of the sites adds up to, [part, ...]. `parts`: [part, site] bool"""
-    none = {k: v[:0] for k, v in tensors(up)}
-    return filled(up, {k: torch.stack([v[p].sum(0) for p in parts]) for k, v in tensors(up)} if len(parts) else none)
+    none = {k: v[:0] for k, v in flatten(up)}
+    return unflatten(up, {k: torch.stack([v[p].sum(0) for p in parts]) for k, v in flatten(up)} if len(parts) else none)
 
 
 def with_middle(ex: AnyExchange, up: Any, middle: Tensor, weights: Tensor) -> Any:
     """A total whose change is this centre [number], for each unit that the parts [part, ...] count."""
-    added = {k: v.sum(0) for k, v in tensors(up)}
+    added = {k: v.sum(0) for k, v in flatten(up)}
     found = with_changes(ex, up, middle * weights.sum().to(middle))
-    return filled(up, added | {k: v for k, v in tensors(found) if k in changes(ex, up)})
+    return unflatten(up, added | {k: v for k, v in flatten(found) if k in changes(ex, up)})
 
 
-def outlying(parts: Tensor, off: Tensor) -> Facts:
+def far_from_centre(parts: Tensor, off: Tensor) -> Facts:
     """How far off each site's part lay: [part, site] bool, [part]."""
     far = torch.full((parts.shape[1],), torch.nan, dtype=torch.double, device=parts.device)
     for part, how_far in zip(parts, off.tolist(), strict=True):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from vitrail.core.exchange import AnyExchange
-from vitrail.core.tensors import filled, tensors
+from vitrail.core.tensors import flatten, unflatten
 
 
 def is_change(ex: AnyExchange, name: str) -> bool:
@@ -22,12 +22,12 @@ def is_change(ex: AnyExchange, name: str) -> bool:
 
 def changes(ex: AnyExchange, up: Any) -> dict[str, Tensor]:
     """The tensors of a report that say a change, by name."""
-    return {k: v for k, v in tensors(up) if is_change(ex, k)}
+    return {k: v for k, v in flatten(up) if is_change(ex, k)}
 
 
 def counted(ex: AnyExchange, up: Any) -> Tensor | None:
     """[site]: how much each report counts, where that is one number."""
-    found = [v for k, v in tensors(up) if k.split("/")[0] in ex.counts]
+    found = [v for k, v in flatten(up) if k.split("/")[0] in ex.counts]
     return found[0] if len(found) == 1 and found[0].dim() == 1 else None
 
 
@@ -45,12 +45,12 @@ def by_unit(ex: AnyExchange, up: Any) -> tuple[Tensor, Tensor]:
 
 def with_changes(ex: AnyExchange, up: Any, rows: Tensor) -> Any:
     """The report with its changes taken from [site, number]; or a total of all sites, from [number]."""
-    parts, at, lead = dict(tensors(up)), 0, rows.shape[:-1]
+    parts, at, lead = dict(flatten(up)), 0, rows.shape[:-1]
     for name, v in changes(ex, up).items():
         size = v[0].numel()
         parts[name] = rows[..., at : at + size].reshape(*lead, *v.shape[1:])
         at += size
-    return filled(up, parts)
+    return unflatten(up, parts)
 
 
 def lengths(ex: AnyExchange, up: Any) -> Tensor:

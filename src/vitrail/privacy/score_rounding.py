@@ -66,7 +66,7 @@ def patients(metric: str, of: ScoredRows) -> float:
     return float(known.get(metric, math.nan)) or math.nan
 
 
-def leaves(metric: str) -> bool:
+def can_leave(metric: str) -> bool:
     """Whether a rounded form of it can leave: how many rows are still followed, at so many times, would take steps as
     large as the number itself."""
     return not metric.startswith("left@")
@@ -92,7 +92,7 @@ def rounded(count: float, many: float, chance: float, of: int = 1) -> float:
     return step * math.floor(count / step + chance)
 
 
-def is_told(many: float, of: int = 1) -> bool:
+def has_enough_patients(many: float, of: int = 1) -> bool:
     """Whether a single site tells a score of so many patients; of fewer, one step would be most of its range."""
     return many * COARSEST >= TEN * of
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from vitrail.core.facts import OWN
 from vitrail.core.losses import UncertaintyLoss
 from vitrail.core.resource_usage import Footprint
-from vitrail.core.tensors import each, tensors
+from vitrail.core.tensors import flatten, map_tensors
 from vitrail.data.encoding import Encoder, SiteData
 from vitrail.data.persons import how_many, most_rows, rarest_persons
 from vitrail.engine.contract import WireEntry
@@ -25,7 +25,16 @@ from vitrail.engine.rounds import Snapshot
 from vitrail.engine.threads import threads
 from vitrail.metrics.calibration import score_bedside
 from vitrail.metrics.recalibration import fit_constant, placed
-from vitrail.metrics.scores import FEWEST, chance, events, few_rows, rarest, score_all, score_doubt, score_risk
+from vitrail.metrics.scores import (
+    FEWEST,
+    baseline_scores,
+    events,
+    rarest,
+    score_all,
+    score_risk,
+    score_uncertainty,
+    small_sample,
+)
 from vitrail.privacy.score_rounding import SMALLEST, bounded
 from vitrail.quality.screening.result import Screening
 from vitrail.runs.plan import Plan
@@ -82,11 +91,13 @@ class Evaluator:
     def rows(self, moment: Snapshot, splits: tuple[str, ...]) -> list[tuple[Any, ...]]:
         return self.scores(self.runner.settled(moment), moment.stage, moment.round, splits) if splits else []
 
-    def chance(self) -> list[tuple[Any, ...]]:
-        return [row for site in self.data for row in chance_rows(self.study, site.name, chance_of(self.study, site))]
+    def baseline(self) -> list[tuple[Any, ...]]:
+        return [
+            row for site in self.data for row in baseline_rows(self.study, site.name, site_baseline(self.study, site))
+        ]
 
     def models(self, moment: Snapshot) -> dict[str, dict[str, Tensor]]:
-        states = dict(tensors(self.runner.settled(moment)))
+        states = dict(flatten(self.runner.settled(moment)))
         at = zip(self.data, self.at, strict=True)
         return {s.name: {k: v[i].cpu().clone() for k, v in states.items()} for s, i in at}
 
@@ -126,7 +137,9 @@ class Evaluator:
             y, real = self.truth[split]
             if split == COVERAGE:
                 doubt = predictions[split][..., -1]
-                scored = {split: score_doubt(y, predictions[split][..., :-1], doubt, real, self.thresholds, self.least)}
+                scored = {
+                    split: score_uncertainty(y, predictions[split][..., :-1], doubt, real, self.thresholds, self.least)
+                }
             elif split == AT_BEDSIDE:
                 scored = {split: score_bedside(y, predictions[split], real, self.least)}
             elif split == RISK:
@@ -153,10 +166,10 @@ class Evaluator:
         out: dict[str, NDArray[np.float64]] = {}
         for name, z in self._scores(settled, split, beside).items():
             loss = placed(task.loss, constants[name][:, None] if name in constants else None)
-            numbers = loss.answers(z)
+            numbers = loss.predictions(z)
             if split == COVERAGE:
                 assert isinstance(loss, UncertaintyLoss)
-                numbers = torch.cat((numbers, loss.doubt(z)[..., None]), -1)
+                numbers = torch.cat((numbers, loss.uncertainty(z)[..., None]), -1)
             numbers = numbers * target.scale + target.center if target.kind == "number" else numbers
             out[split if name == OWN else f"test:{name}"] = numbers.numpy()
         return out
@@ -181,7 +194,7 @@ class Evaluator:
         y, _ = self.truth[split]
 
         def scores(stack: PaddedRows) -> dict[str, Tensor]:
-            mine = each(lambda t: t[stack.at], settled)
+            mine = map_tensors(lambda t: t[stack.at], settled)
             logits = {OWN: method.predict(task, mine, stack.x)}
             if others:
                 models = method.models(task, mine).items()
@@ -253,27 +266,27 @@ def truth_of(study: Study, site: SiteData, split: str) -> NDArray[Any]:
     return np.asarray(y * target.scale + target.center if target.kind == "number" else y.astype(np.int64))
 
 
-def chance_metrics(study: Study) -> tuple[str, ...]:
+def baseline_metrics(study: Study) -> tuple[str, ...]:
     """Of which a run keeps what always giving the same answer comes to: its own, and accuracy, of which doubt tells."""
     return tuple(dict.fromkeys((*study.metrics, *(("accuracy",) if study.target.levels else ()))))
 
 
-def chance_of(study: Study, site: SiteData) -> list[float]:
-    """What always giving the same answer comes to on a site's hold-out rows, in each of `chance_metrics`."""
-    return list(same_answer(study, chance_metrics(study), truth_of(study, site, "test"), site.test_w).values())
+def site_baseline(study: Study, site: SiteData) -> list[float]:
+    """What always giving the same answer comes to on a site's hold-out rows, in each of `baseline_metrics`."""
+    return list(constant_scores(study, baseline_metrics(study), truth_of(study, site, "test"), site.test_w).values())
 
 
-def same_answer(
+def constant_scores(
     study: Study, metrics: tuple[str, ...], y: NDArray[Any], w: NDArray[np.float64] | None = None
 ) -> dict[str, float]:
     """What always giving the same answer comes to on these rows."""
     target = study.target
-    return chance(metrics, y, len(target.levels), w, target.outputs if target.kind == "time" else 0)
+    return baseline_scores(metrics, y, len(target.levels), w, target.outputs if target.kind == "time" else 0)
 
 
-def chance_rows(study: Study, site: str, values: Sequence[float]) -> list[tuple[Any, ...]]:
-    """Rows of HISTORY; `said`: as `chance_of` tells it."""
-    return [(0, 0, site, f"test:{MAJORITY}", m, float(v)) for m, v in zip(chance_metrics(study), values, strict=True)]
+def baseline_rows(study: Study, site: str, values: Sequence[float]) -> list[tuple[Any, ...]]:
+    """Rows of HISTORY; `said`: as `site_baseline` tells it."""
+    return [(0, 0, site, f"test:{MAJORITY}", m, float(v)) for m, v in zip(baseline_metrics(study), values, strict=True)]
 
 
 def counts_of(study: Study, site: SiteData) -> list[int]:
@@ -301,7 +314,7 @@ def size_row(study: Study, site: str, counts: Sequence[int], target: str) -> tup
     persons = list(counts[-2:]) if study.person_column else []
     rare = None if study.target.kind == "number" else counts[2]
     many = persons[1] if persons else test
-    few = few_rows(many, rare, study.unit_word, study.target.kind == "time")
+    few = small_sample(many, rare, study.unit_word, study.target.kind == "time")
     return site, train, test, target, many if rare is None else rare, few, *persons
 
 
@@ -310,7 +323,7 @@ def sizes_table(study: Study, rows: Sequence[tuple[Any, ...]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*SIZES, *(PERSONS if study.person_column else [])])
 
 
-def few_over(study: Study, folds: Sequence[Sequence[SiteData]]) -> dict[str, str]:
+def small_held_out(study: Study, folds: Sequence[Sequence[SiteData]]) -> dict[str, str]:
     """Sites whose held-out rows are few, those of all folds together -> how many."""
     held: dict[str, list[NDArray[Any]]] = {}
     whose: dict[str, list[NDArray[np.int64]]] = {}
@@ -324,7 +337,7 @@ def few_over(study: Study, folds: Sequence[Sequence[SiteData]]) -> dict[str, str
     counts = {name: next(iter(rare_of(study, y, people.get(name))), None) for name, y in whole.items()}
     timed, many = study.target.kind == "time", {name: how_many(p) for name, p in people.items()}
     warnings_of = {
-        name: few_rows(many.get(name, len(y)), counts[name], study.unit_word, timed) for name, y in whole.items()
+        name: small_sample(many.get(name, len(y)), counts[name], study.unit_word, timed) for name, y in whole.items()
     }
     return {name: words for name, words in warnings_of.items() if words}
 

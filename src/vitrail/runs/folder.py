@@ -33,21 +33,21 @@ from torch import Tensor
 
 from vitrail.core.errors import Problem, VitrailError
 from vitrail.core.facts import Fact, Facts
-from vitrail.core.tensors import filled, tensors
+from vitrail.core.tensors import flatten, unflatten
 from vitrail.engine.rounds import Snapshot
-from vitrail.runs.integrity import FILES, LOCK, LOG, WHOLE, clear_parts, now, take_marks
+from vitrail.runs.integrity import FILES, LOCK, LOG, WHOLE, clear_parts, now, take_digests
 from vitrail.storage.atomic_files import (
     append,
     hold,
     unwritable,
     write_atomically,  # others take it from here
 )
-from vitrail.storage.hash_chain import last_mark, line_of, mark_of, mark_of_file, whole
+from vitrail.storage.hash_chain import digest_of, digest_of_file, last_digest, line_of, whole
 from vitrail.storage.untrusted_files import read_text
 
 T = TypeVar("T")
 UPDATES = Path("coordinator") / "updates"
-BESIDE = "beside"  # before the names of what guards remember at a site, in the file of its state
+GUARD_STATE = "beside"  # before the names of what guards remember at a site, in the file of its state
 CHECKPOINT = "checkpoint.json"
 
 
@@ -84,7 +84,7 @@ def unreadable(path: Path, error: Exception) -> VitrailError:
     return VitrailError("a file of the run cannot be read", [Problem(str(path), what, hint)])
 
 
-def read_told(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
     """A file of ours in JSON."""
     try:
         content = json.loads(read_text(path))
@@ -95,9 +95,9 @@ def read_told(path: Path) -> dict[str, Any]:
         raise unreadable(path, error) from None
 
 
-def beside_in(stored: dict[str, Tensor]) -> dict[str, Tensor]:
+def guard_state_in(stored: dict[str, Tensor]) -> dict[str, Tensor]:
     """Of what is kept as a site's state, what guards remember there."""
-    return {k.removeprefix(f"{BESIDE}/"): v for k, v in stored.items() if k.startswith(f"{BESIDE}/")}
+    return {k.removeprefix(f"{GUARD_STATE}/"): v for k, v in stored.items() if k.startswith(f"{GUARD_STATE}/")}
 
 
 def save_facts(path: Path, facts: Facts) -> None:
@@ -186,7 +186,7 @@ class Folder:
         text = log.read_bytes() if log.exists() else b""
         if len(whole(text)) < len(text):
             os.truncate(log, len(whole(text)))
-        return last_mark(text)
+        return last_digest(text)
 
     def close(self) -> None:
         self._lock.close()
@@ -197,29 +197,29 @@ class Folder:
     def _add(self, event: str, details: dict[str, Any], sync: bool) -> None:
         line = line_of({"time": now(), "event": event, **details}, self._mark)
         append(self.path / LOG, line, sync=sync)
-        self._mark = mark_of(line)
+        self._mark = digest_of(line)
 
     def seal(self, event: str, ahead: Mapping[str, bytes] | None = None, **details: Any) -> None:
         """A line that names every file with its hash: none can be changed, taken away or added unseen. `ahead`: files
         that are written next, as they will be. Checkpoints are not among them: they go."""
-        digests = take_marks(self.path, self._passing(), ahead)
+        digests = take_digests(self.path, self._passing(), ahead)
         self._add(event, {**details, FILES: digests, WHOLE: True}, sync=True)
 
     def checkpoint(self, names: tuple[str, ...], moment: Snapshot, extra: dict[str, Any], paths: Facts) -> None:
         tag = f"{moment.stage}-{moment.round:06d}"
-        held, flat = self.path / "coordinator", dict(tensors(moment.state))
-        flat |= {f"{BESIDE}/{k}": v for k, v in moment.beside.items()}
+        held, flat = self.path / "coordinator", dict(flatten(moment.state))
+        flat |= {f"{GUARD_STATE}/{k}": v for k, v in moment.guard_state.items()}
         written = [held / f"{tag}.safetensors", held / f"paths-{tag}.safetensors"]
-        save_tensors(written[0], dict(tensors(moment.coord)))
+        save_tensors(written[0], dict(flatten(moment.coord)))
         save_facts(written[1], paths)
         for i, name in enumerate(names if flat else ()):  # sites on other machines keep their own
             written.append(self.path / "sites" / site_folder(name) / f"state-{tag}.safetensors")
             save_tensors(written[-1], {k: v[i] for k, v in flat.items()})
-        marks = {f.relative_to(self.path).as_posix(): mark_of_file(f) for f in written}
+        marks = {f.relative_to(self.path).as_posix(): digest_of_file(f) for f in written}
         where = {"stage": moment.stage, "round": moment.round}
-        at = json.dumps({**where, "beside": bool(moment.beside), **extra, FILES: marks}).encode()
+        at = json.dumps({**where, "beside": bool(moment.guard_state), **extra, FILES: marks}).encode()
         write_atomically(self.path / CHECKPOINT, at)
-        self._add("checkpoint", {**where, FILES: {CHECKPOINT: mark_of(at)}}, sync=True)
+        self._add("checkpoint", {**where, FILES: {CHECKPOINT: digest_of(at)}}, sync=True)
         for old in [
             *self.path.glob("coordinator/*.safetensors"),
             *self.path.glob("sites/*/state-*.safetensors"),
@@ -232,7 +232,7 @@ class Folder:
         """The reports of this round, [site that answered, ...]; None where none was used, and then nobody counts as
         present. A resumed run writes the same again."""
         here = moment.present.cpu() if reports is not None else torch.zeros_like(moment.present.cpu())
-        rows = {} if reports is None else {f"report/{k}": v[here.to(v.device)] for k, v in tensors(reports)}
+        rows = {} if reports is None else {f"report/{k}": v[here.to(v.device)] for k, v in flatten(reports)}
         path = self.path / UPDATES / f"round-{moment.round:05d}.safetensors"
         save_tensors(path, {**rows, "present": here}, {"sites": json.dumps(names)})
 
@@ -243,13 +243,13 @@ class Folder:
         None if there is none yet."""
         if not (self.path / CHECKPOINT).exists():
             return None
-        at = read_told(self.path / CHECKPOINT)
+        at = read_json(self.path / CHECKPOINT)
         problems = []
         for name, mark in at.get(FILES, {}).items():
             file = self.path / name
             if not file.is_file():
                 problems.append(Problem(str(file), "it is missing."))
-            elif mark_of_file(file) != mark:
+            elif digest_of_file(file) != mark:
                 problems.append(Problem(str(file), "it is not as the checkpoint left it: cut short, or changed."))
         try:
             tag = f"{at['stage']}-{at['round']:06d}"
@@ -263,18 +263,18 @@ class Folder:
             problems[-1] = problems[-1]._replace(hint=hint)
             raise VitrailError("the checkpoint is damaged", problems)
         coord = load_tensors(self.path / "coordinator" / f"{tag}.safetensors")
-        stored = names if at.get("beside") or any(True for _ in tensors(start.state)) else ()
+        stored = names if at.get("beside") or any(True for _ in flatten(start.state)) else ()
         sites = [load_tensors(self.path / "sites" / site_folder(n) / f"state-{tag}.safetensors") for n in stored]
         try:
             state = {k: torch.stack([s[k] for s in sites]) for k in sites[0]} if sites else {}
-            beside = beside_in(state)
-            own = {k: v for k, v in state.items() if not k.startswith(f"{BESIDE}/")}
+            beside = guard_state_in(state)
+            own = {k: v for k, v in state.items() if not k.startswith(f"{GUARD_STATE}/")}
             moment = start._replace(
                 stage=at["stage"],
                 round=at["round"],
-                coord=fit(start.coord, coord),
-                state=fit(start.state, own),
-                beside=beside,
+                coord=restore_like(start.coord, coord),
+                state=restore_like(start.state, own),
+                guard_state=beside,
             )
         except (KeyError, ValueError, RuntimeError):
             what, hint = "its tensors are of another study, method or network.", "Choose another --out."
@@ -284,7 +284,7 @@ class Folder:
     def resumed(self, moment: Snapshot) -> None:
         """The run goes on from its checkpoint, whose line in the log may have been cut off."""
         where = {"stage": moment.stage, "round": moment.round}
-        self.log("resumed", **where, **{FILES: {CHECKPOINT: mark_of_file(self.path / CHECKPOINT)}})
+        self.log("resumed", **where, **{FILES: {CHECKPOINT: digest_of_file(self.path / CHECKPOINT)}})
 
     def drop_checkpoints(self) -> None:
         """After the end only the models remain."""
@@ -298,10 +298,10 @@ class Folder:
         return [self.path / CHECKPOINT, *numbered, *stored]
 
 
-def fit(tree: T, values: dict[str, Tensor], exact: bool = True) -> T:
-    """`filled`, where names and shapes are the same; else a ValueError. Not `exact`: where sizes grow with sites."""
-    wanted = dict(tensors(tree))
+def restore_like(tree: T, values: dict[str, Tensor], exact: bool = True) -> T:
+    """`unflatten`, where names and shapes are the same; else a ValueError. Not `exact`: where sizes grow with sites."""
+    wanted = dict(flatten(tree))
     matching = wanted.keys() == values.keys() and all(v.dim() == values[k].dim() for k, v in wanted.items())
     if not matching or (exact and any(v.shape != values[k].shape for k, v in wanted.items())):
         raise ValueError("other tensors")
-    return filled(tree, values)
+    return unflatten(tree, values)

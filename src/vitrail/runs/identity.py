@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from vitrail.core.errors import Problem, VitrailError
-from vitrail.runs.folder import Folder, read_told, versions
+from vitrail.runs.folder import Folder, read_json, versions
 from vitrail.runs.store import pseudonyms_of
 from vitrail.storage import format_versions
 from vitrail.study.model import Study
@@ -32,7 +32,7 @@ def describe_run(study: Study, seed: int, engine: str, device: str, fingerprints
 
 def check_same_run(folder: Folder, info: dict[str, Any], pseudonyms: dict[str, str]) -> None:
     """A run is resumed with what it was started with, or not at all."""
-    before = read_told(folder.path / "run.json")
+    before = read_json(folder.path / "run.json")
     problems = []
     same = ("method", "seed", "engine", "device", "dropout_rate", "away", "refuse", "fingerprints", "versions")
     for k in (*same, "keep_updates"):

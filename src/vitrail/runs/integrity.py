@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from vitrail.core.errors import Problem, VitrailError
 from vitrail.storage.atomic_files import PART, append, hold, write_atomically
-from vitrail.storage.hash_chain import Link, last_mark, line_of, mark_of, mark_of_file, read_chain
+from vitrail.storage.hash_chain import Link, digest_of, digest_of_file, last_digest, line_of, read_chain
 from vitrail.storage.untrusted_files import read_text
 
 LOG, LOCK, MARKS, SIGNATURE = "events.jsonl", ".lock", "marks.json", "signature.json"
@@ -35,28 +35,28 @@ class Verification(NamedTuple):
     files: int = 0  # that are as they were written
 
 
-def take_marks(path: Path, without: Iterable[Path] = (), ahead: Mapping[str, bytes] | None = None) -> dict[str, str]:
+def take_digests(path: Path, without: Iterable[Path] = (), ahead: Mapping[str, bytes] | None = None) -> dict[str, str]:
     """File -> hash, of all that a run folder holds. `without` some files; `ahead`: as they will be written."""
     left_out = {*without}
     for place in _private(path):
         own = [f for f in _files(place) if f.is_file() and f.name != MARKS and f not in left_out]
-        inside = {_name(place, f): mark_of_file(f) for f in own}
+        inside = {_name(place, f): digest_of_file(f) for f in own}
         content = {"salt": secrets.token_hex(16), FILES: inside}
         write_atomically(place / MARKS, json.dumps(content), private=True)
-    digests = {_name(path, f): mark_of_file(f) for f in _covered(path) if f.is_file() and f not in left_out}
-    return digests | {k: mark_of(v) for k, v in (ahead or {}).items()}
+    digests = {_name(path, f): digest_of_file(f) for f in _covered(path) if f.is_file() and f not in left_out}
+    return digests | {k: digest_of(v) for k, v in (ahead or {}).items()}
 
 
 def add_to_chain(file: Path) -> None:
     """A page or table that a verb wrote into a finished run's folder; nothing where it is in none."""
     path = file.parent
     if (path / LOG).exists() and (path / "run.json").exists() and file.exists():
-        _add(path, "added", lambda: {FILES: {file.name: mark_of_file(file)}}, only_closed=True)
+        _add(path, "added", lambda: {FILES: {file.name: digest_of_file(file)}}, only_closed=True)
 
 
 def seal_again(path: Path, event: str) -> None:
     """After some files of a run were written anew, by who has no Folder at hand."""
-    _add(path, event, lambda: {FILES: take_marks(path), WHOLE: True})
+    _add(path, event, lambda: {FILES: take_digests(path), WHOLE: True})
 
 
 def _add(path: Path, event: str, details: Callable[[], dict[str, Any]], only_closed: bool = False) -> None:
@@ -66,9 +66,9 @@ def _add(path: Path, event: str, details: Callable[[], dict[str, Any]], only_clo
             return
         text = (path / LOG).read_bytes() if (path / LOG).exists() else b""
         links, new = read_chain(text)[0], details()
-        if only_closed and (_latest(links) is None or new[FILES].items() <= marks_in(links).items()):
+        if only_closed and (_latest(links) is None or new[FILES].items() <= digests_in(links).items()):
             return  # not closed yet, or the same page again
-        append(path / LOG, line_of({"time": now(), "event": event, **new}, last_mark(text)), sync=True)
+        append(path / LOG, line_of({"time": now(), "event": event, **new}, last_digest(text)), sync=True)
 
 
 def verify_folder(path: Path) -> Verification:
@@ -80,7 +80,7 @@ def verify_folder(path: Path) -> Verification:
         raise VitrailError("there is nothing to verify", [Problem(str(path), what)]) from None
     links, broken = read_chain(text)
     wrong = [Problem(f"{LOG}, line {n}", f"{what}.") for n, what in broken.items()]
-    notes, named = list[str](), marks_in(links)
+    notes, named = list[str](), digests_in(links)
     whole = _latest(links)
     if whole is None:
         notes.append("The run is not closed: what it has not sealed yet is not covered.")
@@ -100,13 +100,13 @@ def verify_folder(path: Path) -> Verification:
     return Verification(wrong, notes, links, well)
 
 
-def marks_in(links: Iterable[Link]) -> dict[str, str]:
+def digests_in(links: Iterable[Link]) -> dict[str, str]:
     """File -> hash, as the last line that names it says."""
     named: dict[str, str] = {}
     for link in links:
-        digests = link.told.get(FILES)
+        digests = link.entry.get(FILES)
         if isinstance(digests, dict):
-            named = ({} if link.told.get(WHOLE) else named) | {str(k): str(v) for k, v in digests.items()}
+            named = ({} if link.entry.get(WHOLE) else named) | {str(k): str(v) for k, v in digests.items()}
     return named
 
 
@@ -116,14 +116,14 @@ def altered(path: Path, names: Iterable[str]) -> list[Problem]:
         lines = [line for line in (path / LOG).read_bytes().splitlines(keepends=True) if b'"files"' in line]
     except OSError:
         return []
-    recorded = marks_in(read_chain(b"".join(lines))[0])
+    recorded = digests_in(read_chain(b"".join(lines))[0])
     out = []
     for name in names:
         place, wanted = path / name, recorded.get(name)
         if name.split("/")[0] in PRIVATE:
             own = path.joinpath(*name.split("/")[:2])
             wanted = _inside(own).get(_name(own, place))
-        if wanted is not None and place.exists() and mark_of_file(place) != wanted:
+        if wanted is not None and place.exists() and digest_of_file(place) != wanted:
             hint = f"Take it from a copy; all that was changed: vitrail verify {path}"
             out.append(Problem(str(place), "it is not as the run wrote it: changed, or damaged.", hint))
     return out
@@ -139,7 +139,7 @@ def _compare(path: Path, name: str, mark: str) -> tuple[list[Problem], int]:
             gone = "the folder is missing" if not file.parent.exists() else f"{MARKS} is missing"
             return [Problem(file.parent.relative_to(path).as_posix(), f"{gone}: its files cannot be checked.")], 0
         return [Problem(name, "it is missing.")], 0
-    if mark_of_file(file) != mark:
+    if digest_of_file(file) != mark:
         return [Problem(name, "it was changed.")], 0
     if file.name != MARKS:
         return [], 1
@@ -147,7 +147,7 @@ def _compare(path: Path, name: str, mark: str) -> tuple[list[Problem], int]:
     for inner, wanted in inside.items():
         if not (place / inner).is_file():
             wrong.append(Problem(_name(path, place / inner), "it is missing."))
-        elif mark_of_file(place / inner) != wanted:
+        elif digest_of_file(place / inner) != wanted:
             wrong.append(Problem(_name(path, place / inner), "it was changed."))
         else:
             well += 1
@@ -166,7 +166,7 @@ def _inside(place: Path) -> dict[str, str]:
 
 def _latest(links: list[Link]) -> Link | None:
     """The last line that names all files."""
-    return next((link for link in reversed(links) if link.told.get(WHOLE)), None)
+    return next((link for link in reversed(links) if link.entry.get(WHOLE)), None)
 
 
 def _private(path: Path) -> list[Path]:

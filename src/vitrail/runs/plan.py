@@ -12,7 +12,7 @@ from vitrail import methods
 from vitrail.core.errors import VitrailError
 from vitrail.core.facts import OWN
 from vitrail.core.task import Task
-from vitrail.core.tensors import each, tensors
+from vitrail.core.tensors import flatten, map_tensors
 from vitrail.data.encoding import columns
 from vitrail.engine.contract import Contract, Rehearsal, WireEntry, contracts_of, guarded, rehearse
 from vitrail.methods import AnyMethod
@@ -54,10 +54,10 @@ class Plan:
     @property
     def settled(self) -> Any:
         """The state with which a site ends, as far as names and shapes go; stacked over one site."""
-        return each(lambda v: v[:1], self.stages[-1].settled)
+        return map_tensors(lambda v: v[:1], self.stages[-1].settled)
 
     @cached_property
-    def beside(self) -> tuple[str, ...]:
+    def companion_models(self) -> tuple[str, ...]:
         """The models that a settled site holds beside its own."""
         return tuple(name for name in self.method.models(self.task, self.settled) if name != OWN)
 
@@ -107,14 +107,14 @@ class Plan:
             lines.append(WireEntry("pool", "from site", name, shape, kind, size, 1, "each", per_row=True))
         return lines + [
             WireEntry("pool", "to site", name, tuple(v.shape), "float32", v.numel() * 4, 1, "each")
-            for name, v in tensors(self.task.start)
+            for name, v in flatten(self.task.start)
         ]
 
     def _scores(self) -> list[WireEntry]:
         """What each site tells of how its models do on its own rows."""
         study, rounds = self.study, sum(stage.rounds for stage in self.method.plan(self.study.training.rounds))
         evaluations = 1 + sum(is_evaluated(done, rounds) for done in range(1, rounds + 1))
-        names = [*study.metrics, *(f"{metric}, {model}" for model in self.beside for metric in study.metrics)]
+        names = [*study.metrics, *(f"{metric}, {model}" for model in self.companion_models for metric in study.metrics)]
         lines = [WireEntry("scores", "from site", name, (), "float64", 8, evaluations, "each") for name in names]
         shapes, splits = dict[str, tuple[int, ...]](), last_splits(self.task, study)
         if COVERAGE in splits:

@@ -9,8 +9,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from vitrail.analysis.private_layers import paper_marks
-from vitrail.core.facts import AGREED, Facts, ends_of, in_order, told
+from vitrail.analysis.private_layers import paper_flags
+from vitrail.core.facts import AGREED, Facts, find_value, in_order, private_layers_of
 from vitrail.data.encoding import columns
 from vitrail.engine.rounds import Rounds, Snapshot
 from vitrail.study.model import Study
@@ -29,7 +29,7 @@ def read_shifts(
     order = sorted(range(len(public_names)), key=lambda i: public_names[i])
     names, at = tuple(public_names[i] for i in order), torch.tensor(order)
     facts = {k: in_order(f._replace(value=f.value.cpu()), at) for k, f in moment.facts.items()}
-    published, layers = agreed(facts).numpy(), {k: v.double() for k, v in ends_of(facts).items()}
+    published, layers = agreed(facts).numpy(), {k: v.double() for k, v in private_layers_of(facts).items()}
     outputs = [f"{study.target.column}={level}" for level in study.target.levels] or [study.target.column]
     frames = []
     for key, layer in SYMBOLS.items():
@@ -38,7 +38,7 @@ def read_shifts(
         values = np.where(published[:, None], layers[key].numpy(), np.nan)
         places = list(columns(study)) if key.startswith("input") else outputs
         places = places if len(places) == values.shape[1] else ["all classes"]
-        o, x = paper_marks(values)
+        o, x = paper_flags(values)
         for j, column in enumerate(places):
             marks = [("O" if mark else "") + ("x" if x[j] else "") for mark in o[:, j]]
             frame = {"site": names, "feature": column, "layer": layer, "value": values[:, j], "flagged_paper": marks}
@@ -48,6 +48,6 @@ def read_shifts(
 
 def agreed(facts: Facts) -> Tensor:
     """[site] bool: who showed what was asked for."""
-    value = told(facts, AGREED)
+    value = find_value(facts, AGREED)
     assert value is not None
     return value

@@ -17,10 +17,10 @@ from vitrail.analysis.selective_prediction import coverage, uncertainty
 from vitrail.analysis.trust import Trust, read_trust
 from vitrail.core.display import Plottable
 from vitrail.core.errors import Problem, VitrailError, nearest
-from vitrail.core.facts import OWN, SHARE, TRUST, Facts, told
+from vitrail.core.facts import OWN, SHARE, TRUST, Facts, find_value
 from vitrail.core.losses import UncertaintyLoss
 from vitrail.core.task import Task
-from vitrail.core.tensors import Params, each
+from vitrail.core.tensors import Params, map_tensors
 from vitrail.data.encoding import Encoder
 from vitrail.data.readers.source import tell
 from vitrail.data.readers.tables import clean
@@ -30,7 +30,7 @@ from vitrail.metrics.recalibration import placed
 from vitrail.metrics.survival import end_words
 from vitrail.quality.checks.out_of_range import OUTSIDE, empty_unknown, find_strange
 from vitrail.quality.screening.result import Findings, Screening
-from vitrail.runs.folder import Folder, fit, site_folder
+from vitrail.runs.folder import Folder, restore_like, site_folder
 from vitrail.runs.plan import Plan, with_facts
 from vitrail.runs.setup import COVERAGE, MAJORITY, loss_of, with_ends
 from vitrail.study.model import Study
@@ -68,7 +68,7 @@ class Model(NamedTuple):
         unknown = frame.drop(columns=self.study.target.column, errors="ignore")
         rows, target = clean(unknown, self.study, need_target=False), self.study.target
         task, z = self.scores(rows)
-        answers = task.loss.answers(z)
+        answers = task.loss.predictions(z)
         if target.kind == "number":
             return pd.DataFrame(
                 {target.column: answers[:, 0].double() * target.scale + target.center}, index=rows.index
@@ -80,7 +80,7 @@ class Model(NamedTuple):
             return pd.DataFrame(risk | free, index=rows.index)
         table = pd.DataFrame(answers.numpy(), index=rows.index, columns=list(target.levels))
         return (
-            table.assign(**{self.unsure: task.loss.doubt(z).numpy()})
+            table.assign(**{self.unsure: task.loss.uncertainty(z).numpy()})
             if isinstance(task.loss, UncertaintyLoss)
             else table
         )
@@ -113,7 +113,7 @@ class Model(NamedTuple):
         """What that column means; nothing where there is none."""
         loss = self.method.judged_by(loss_of(self.study))
         text = f"{self.unsure}: from 0, sure, to 1, knows nothing: "
-        return f"{text}{loss.doubt_means}." if isinstance(loss, UncertaintyLoss) else ""
+        return f"{text}{loss.uncertainty_means}." if isinstance(loss, UncertaintyLoss) else ""
 
     def scores(self, rows: pd.DataFrame) -> tuple[Task, Tensor]:
         """[row, output] for rows that `clean` gave, and the task whose loss says what they mean."""
@@ -145,8 +145,8 @@ class Model(NamedTuple):
         """Its settled state, stacked over this one site."""
         try:
             stacked = {k: v[None] for k, v in self.tensors.items()}
-            state = fit(plan.settled, stacked, exact=not self.method.grows)
-            return each(lambda v: v.double() if v.is_floating_point() else v, state) if self.double else state
+            state = restore_like(plan.settled, stacked, exact=not self.method.grows)
+            return map_tensors(lambda v: v.double() if v.is_floating_point() else v, state) if self.double else state
         except ValueError:
             what = "its tensors are not those of this study's network and method."
             hint = "Somebody put another model's file in its place: take it from a copy. vitrail verify tells what."
@@ -205,7 +205,7 @@ class Run(Plottable):
         last = last[last["round"] == last["round"].max()]
         return pd.DataFrame(last[["site", "metric", "value"]]).reset_index(drop=True)
 
-    def chance(self) -> pd.DataFrame:
+    def baseline(self) -> pd.DataFrame:
         """site, metric, value: what always giving the same answer comes to on each site's own hold-out rows (the most
         common class, or the mean). Nothing of a run made before Vitrail kept it."""
         rows = self.history[self.history.split == f"test:{MAJORITY}"]
@@ -252,7 +252,7 @@ class Run(Plottable):
 
     def curve(self) -> pd.DataFrame:
         """round, site, metric, value: along the run, stages one after the other, on each site's own hold-out rows."""
-        return along(self.history)
+        return curve_of_history(self.history)
 
     def shifts(self) -> pd.DataFrame:
         """site, feature, layer, value, flagged_paper: private layers, and the iFedAvg paper's marks (O, x) on them.
@@ -273,9 +273,9 @@ class Run(Plottable):
         """Every tensor that left a site or came in."""
         return self.plan.wire(bool(self.info.get("keep_updates")), self.screening is not None)
 
-    def told(self, means: str) -> Tensor | None:
+    def fact(self, means: str) -> Tensor | None:
         """The fact of this run that means this (core/facts.py), if there is one."""
-        return told(self.facts, means)
+        return find_value(self.facts, means)
 
     def trust(self) -> Trust:
         """Whom each site learned from, round by round."""
@@ -289,21 +289,21 @@ class Run(Plottable):
 
     def influence(self) -> pd.DataFrame:
         """Whom each site learned from: share of its model, mean over the rounds; users down, sites across."""
-        if (shares := self.told(SHARE)) is None:
+        if (shares := self.fact(SHARE)) is None:
             what = f"{self.method.title} weighs no sites."
             raise VitrailError(
                 "there is no influence", [Problem("method", what, f"Run --method {with_facts(self.study, SHARE)}.")]
             )
         return pd.DataFrame(shares.nanmean(0).numpy(), index=self.sites, columns=self.sites)
 
-    def beside(self) -> pd.DataFrame:
+    def companion_scores(self) -> pd.DataFrame:
         """round, site, model, metric, value: of the models carried beside each site's own, on its hold-out rows."""
         rows = self.history[(self.history.stage == 0) & self.history.split.str.startswith("test:")]
-        rows = rows[rows.split != f"test:{MAJORITY}"]  # nobody carries that: see `chance`
+        rows = rows[rows.split != f"test:{MAJORITY}"]  # nobody carries that: see `baseline`
         rows = rows.assign(model=rows.split.str.removeprefix("test:"))
         return rows[["round", "site", "model", "metric", "value"]].reset_index(drop=True)
 
-    def known_as(self, site: str) -> str:
+    def published_name(self, site: str) -> str:
         """The name under which this site's layers were published."""
         return self.pseudonyms.get(site, site)
 
@@ -375,7 +375,7 @@ class Run(Plottable):
         return load_run(Path(path))
 
 
-def along(history: pd.DataFrame) -> pd.DataFrame:
+def curve_of_history(history: pd.DataFrame) -> pd.DataFrame:
     """The curve of a history, whole or so far."""
     test = history[history.split == "test"]
     ends = test.groupby("stage")["round"].max()
@@ -383,7 +383,7 @@ def along(history: pd.DataFrame) -> pd.DataFrame:
     return test.assign(round=test["round"] + before)[["round", "site", "metric", "value"]].reset_index(drop=True)
 
 
-def mark_few(frame: pd.DataFrame, sizes: pd.DataFrame, by: str = "site") -> pd.DataFrame:
+def mark_small_samples(frame: pd.DataFrame, sizes: pd.DataFrame, by: str = "site") -> pd.DataFrame:
     """A table of results with the column `few_rows`: on how few hold-out rows the site's scores stand, else nothing."""
     warning_of = dict(zip(sizes["site"], sizes["few_rows"], strict=True)) if "few_rows" in sizes else {}
     return frame.assign(few_rows=[warning_of.get(site, "") for site in frame[by]])

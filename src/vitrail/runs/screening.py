@@ -19,7 +19,7 @@ from vitrail.data.schema import TableSchema
 from vitrail.engine.contract import WireEntry
 from vitrail.quality.screening import parts, screen
 from vitrail.quality.screening.result import Finding, Screening
-from vitrail.runs.folder import read_told, unreadable
+from vitrail.runs.folder import read_json, unreadable
 from vitrail.storage.atomic_files import write_atomically
 from vitrail.study.model import Study
 
@@ -153,7 +153,7 @@ def load_screening(path: Path) -> Screening | None:
     """What a run or `vitrail screen` kept; None where there is none."""
     if not path.exists():
         return None
-    content = read_told(path)
+    content = read_json(path)
     try:
         cells, sites = (pd.DataFrame(content[k]) for k in ("cells", "sites"))
         for frame, numbers in ((cells, ("strength",)), (sites, ("rows", "numbers"))):

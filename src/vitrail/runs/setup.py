@@ -18,7 +18,7 @@ from vitrail.core.facts import ENDS
 from vitrail.core.losses import CrossEntropy, Evidence, Hazard, Loss, SquaredError, UncertaintyLoss
 from vitrail.core.random import key
 from vitrail.core.task import Task
-from vitrail.core.tensors import each, tensors
+from vitrail.core.tensors import flatten, map_tensors
 from vitrail.data.encoding import SiteData, class_weights, columns, numeric
 from vitrail.engine.batches import Sites, gather_sites
 from vitrail.engine.contract import WireEntry
@@ -46,13 +46,13 @@ TOLD = (COVERAGE, AT_BEDSIDE, RISK)  # splits that have numbers of their own, an
 
 def build_task(study: Study, method: AnyMethod, seed: int, device: str = "cpu") -> Task:
     """The network everyone starts from; under one seed the same for every method, but for the ends it asks for."""
-    net = build_net(suited(study, method), study.target.outputs).framed(method.ends())
+    net = build_net(with_suitable_network(study, method), study.target.outputs).framed(method.ends())
     start = net.init(torch.Generator().manual_seed(key(seed, "init")))
     task = Task(net, {k: v.to(device) for k, v in start.items()}, loss_of(study))
-    return training_of(study).applied(task, method)
+    return training_of(study).apply_to(task, method)
 
 
-def suited(study: Study, method: AnyMethod) -> Study:
+def with_suitable_network(study: Study, method: AnyMethod) -> Study:
     """A study of pictures with the kind of network that the method is about, where it is about one."""
     if not study.images or method.needs in ("", study.network.kind):
         return study
@@ -105,14 +105,14 @@ def scored_in(study: Study, split: str) -> tuple[str, ...]:
     return own.get(split, study.metrics)
 
 
-def asks(stage: Stage) -> bool:
+def asks_consent(stage: Stage) -> bool:
     """Whether a site may refuse to take part in this stage."""
     return any(ex.consent for ex in stage.exchanges)
 
 
 def with_consent() -> str:
     """Methods whose sites are asked to show something, for a hint."""
-    return " or ".join(methods.named(lambda kind: any(asks(stage) for stage in kind().plan(1))))
+    return " or ".join(methods.named(lambda kind: any(asks_consent(stage) for stage in kind().plan(1))))
 
 
 def with_ends() -> str:
@@ -148,7 +148,7 @@ def resolve(study: Study, method: str | AnyMethod | None, rounds: int | None) ->
         given = {k: v for k, v in study.method.items() if k != "name"} if method == study.method["name"] else {}
         method = methods.build(method, given)
     chosen = method or study.build_method()
-    study = suited(study, chosen)
+    study = with_suitable_network(study, chosen)
     changes: dict[str, Any] = {"method": {"name": methods.name_of(chosen), **methods.settings(chosen)}}
     if rounds is not None:
         changes["training"] = {"rounds": rounds}
@@ -178,7 +178,7 @@ def check_options(
         problems.append(Problem("dropout_rate", f"expected a share from 0 to below 1, got {rate}.", "Correct it."))
     problems += [Problem("refuse", f"there is no site {s!r}.", nearest(s, names)) for s in refuse if s not in names]
     problems += _bad_pseudonyms(pseudonyms, refuse, names)
-    if refuse and not screened and not any(asks(stage) for stage in method.plan(1)):
+    if refuse and not screened and not any(asks_consent(stage) for stage in method.plan(1)):
         what = f"{method.title} asks no site to publish anything, so that there is nothing to refuse."
         problems.append(Problem("refuse", what, f"Leave --refuse out, or run --method {with_consent()}."))
     if pseudonyms and not screened and plan.meanings.isdisjoint(ENDS):
@@ -212,7 +212,7 @@ def check_keeping(plan: Plan, out: object, hidden: bool = False) -> None:
         one_site = torch.ones(1, dtype=torch.bool)
         state, everyone = method.state(task, 1), Roster(("site",), one_site, torch.zeros(1), torch.tensor(1))
         down = ex.send(task, method.coord(task, 1), everyone)
-        one, other = (dict(tensors(ex.settle(task, state, d))) for d in (down, each(lambda t: t + 1, down)))
+        one, other = (dict(flatten(ex.settle(task, state, d))) for d in (down, map_tensors(lambda t: t + 1, down)))
         if all(torch.equal(v, other[k]) for k, v in one.items()):
             what = "a site predicts with a model of its own, into which the shared one does not enter."
     problems = [Problem(f"method {method.title}", what, "Keep updates of one that shares a model.")] if what else []
@@ -300,7 +300,7 @@ def absence(
         return None
 
     def absent(stage: int, round_: int) -> Tensor:
-        if asks(stages[stage]):  # asked once, and waited for: who is missing here has refused
+        if asks_consent(stages[stage]):  # asked once, and waited for: who is missing here has refused
             return torch.tensor([name in refuse for name in names])
         gone = [key(seed, name, "absent", stage, round_) < rate * 2**63 for name in names]
         planned = [any(a <= round_ + 1 <= b for a, b in away.get(name, ())) for name in names]

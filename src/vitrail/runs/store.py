@@ -18,7 +18,7 @@ from vitrail.runs.folder import (
     check_sites,
     load_facts,
     load_tensors,
-    read_told,
+    read_json,
     save_facts,
     save_tensors,
     site_folder,
@@ -26,7 +26,7 @@ from vitrail.runs.folder import (
 )
 from vitrail.runs.integrity import altered
 from vitrail.runs.refit import Final
-from vitrail.runs.result import HISTORY, SHIFTS, Run, mark_few
+from vitrail.runs.result import HISTORY, SHIFTS, Run, mark_small_samples
 from vitrail.runs.screening import SCREEN, load_screening, save_screening
 from vitrail.storage import format_versions
 from vitrail.storage.atomic_files import write_atomically
@@ -63,9 +63,9 @@ def load_run(path: Path) -> Run:
         if not (path / place / MODEL).exists():  # it stayed on the site's own machine
             continue
         models[site] = read(f"{place}/{MODEL}", load_tensors)
-        encoders[site] = read(f"{place}/{ENCODER}", lambda file: study and Encoder.of(study, read_told(file)))
+        encoders[site] = read(f"{place}/{ENCODER}", lambda file: study and Encoder.of(study, read_json(file)))
         if (path / place / FINAL).exists():
-            scale = read(f"{place}/{FINAL_ENCODER}", lambda file: study and Encoder.of(study, read_told(file)))
+            scale = read(f"{place}/{FINAL_ENCODER}", lambda file: study and Encoder.of(study, read_json(file)))
             tensors = read(f"{place}/{FINAL}", load_tensors)
             final |= {site: Final(tensors, scale)} if tensors is not None and scale else {}
     parts = (
@@ -93,7 +93,7 @@ def load_run(path: Path) -> Run:
 def _info(path: Path) -> dict[str, Any]:
     """What a finished run says of itself."""
     try:
-        info = read_told(path / "run.json")
+        info = read_json(path / "run.json")
     except VitrailError:
         what, hint = "expected a run folder with run.json.", "Give the folder that `vitrail run --out` wrote."
         raise VitrailError("cannot load the run", [Problem(str(path), what, hint)]) from None
@@ -151,7 +151,11 @@ def write_run(folder: Folder, run: Run, event: str, **details: Any) -> None:
     """The finished run, and that event; run.json last, since it says that all is there."""
     path = folder.path
     write_atomically(path / "study.toml", run.study.to_toml())
-    for name, frame in (("scores", mark_few(run.history, run.sizes)), ("ledger", run.ledger), ("sites", run.sizes)):
+    for name, frame in (
+        ("scores", mark_small_samples(run.history, run.sizes)),
+        ("ledger", run.ledger),
+        ("sites", run.sizes),
+    ):
         write_atomically(path / f"{name}.csv", to_csv(frame))
     write_atomically(path / "wire.csv", to_csv(pd.DataFrame([x._asdict() for x in run.wire()])))
     if run.screening:

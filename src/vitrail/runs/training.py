@@ -17,7 +17,7 @@ from torch import Tensor
 from vitrail.core.display import notebook_bar
 from vitrail.core.facts import ENDS, ROUND, Fact, Facts, in_order
 from vitrail.core.resource_usage import Footprint, cpu_seconds, footprint
-from vitrail.core.tensors import tensors
+from vitrail.core.tensors import flatten
 from vitrail.data.encoding import Encoder, clean_sites
 from vitrail.data.readers.frames import Sites, as_sites
 from vitrail.data.splitting import split_sites
@@ -25,7 +25,7 @@ from vitrail.engine.contract import Ledger, WireEntry
 from vitrail.engine.local import Engine
 from vitrail.engine.rounds import Rounds, Snapshot
 from vitrail.methods import AnyMethod
-from vitrail.quality.checks.missing_outcomes import count_lost, tell_rows
+from vitrail.quality.checks.missing_outcomes import count_lost, warn_about_rows
 from vitrail.quality.screening.result import Screening
 from vitrail.runs.backbone_features import as_rows
 from vitrail.runs.evaluation import Evaluator
@@ -51,7 +51,7 @@ from vitrail.runs.screening import (
 from vitrail.runs.setup import (
     Away,
     absence,
-    asks,
+    asks_consent,
     check_keeping,
     check_options,
     held_rows,
@@ -119,7 +119,7 @@ def federate(
     check_options(engine, device, dropout_rate, away or {}, refuse, pseudonyms, list(sites), plan, asked)
     task = private(replace(task, start={k: v.to(device) for k, v in task.start.items()}), study, chosen)
     cleaned = clean_sites(sites, study)
-    tell_rows(sites, cleaned, study)
+    warn_about_rows(sites, cleaned, study)
     lost = count_lost(sites, cleaned)
     splits = split_sites(cleaned, study, seed)
     check_protection(plan, training_sizes(cleaned, study, splits))
@@ -174,7 +174,7 @@ class RunSites(Protocol):
     def screen(self) -> Screening | None:
         """Whose data does not fit, asked before the first round; None where it is not asked."""
 
-    def chance(self) -> list[tuple[Any, ...]]:
+    def baseline(self) -> list[tuple[Any, ...]]:
         """What always giving the same answer would come to at every site, as rows of HISTORY."""
 
     def models(self, moment: Snapshot) -> dict[str, dict[str, Tensor]]:
@@ -239,7 +239,7 @@ def train(
         history += sites.rows(last, ("test",))
     for last in runner.run(moment):
         done += 1
-        if not asks(runner.stages[last.stage]):
+        if not asks_consent(runner.stages[last.stage]):
             took_part = [n + here for n, here in zip(took_part, last.present.tolist(), strict=True)]
         if followed := {k: f._replace(value=f.value.cpu()) for k, f in last.facts.items() if f.every}:
             number = Fact(torch.tensor(last.round), (), ROUND, every=True)
@@ -265,7 +265,7 @@ def train(
             extra: dict[str, Any] = {"history": history, "ledger": runner.ledger.counts}
             extra |= {"outcasts": reports.excluded, "unusual": reports.unusual, "unused": runner.unused}
             extra |= {"names": runner.names, "sizes": runner.ledger.sizes}  # of a message: for those who look on
-            extra |= {"took_part": took_part, "chance": sites.chance(), "cpu": cpu_seconds() - used}
+            extra |= {"took_part": took_part, "chance": sites.baseline(), "cpu": cpu_seconds() - used}
             folder.checkpoint(runner.names, last, extra, _stacked(paths))
             saved = time.monotonic()
         if progress:
@@ -282,7 +282,7 @@ def train(
         info["spent"] = {k: round(spent_after(study, method, n), 6) for k, n in info["took_part"].items()}
     info["footprint"] = footprint(used).plain()
     info["footprints"] = {name: of_site.plain() for name, of_site in sites.footprints().items()}
-    history += sites.rows(last, ()) + sites.chance()
+    history += sites.rows(last, ()) + sites.baseline()
     run = Run(
         study,
         method,
@@ -294,7 +294,7 @@ def train(
         sites.encoders(last),
         sites.sizes,
         facts_of(runner, last, _stacked(paths), sites.at),
-        {k: v.cpu().clone() for k, v in tensors(last.coord)},
+        {k: v.cpu().clone() for k, v in flatten(last.coord)},
         pseudonyms=pseudonyms,
         screening=screening,
         held=sites.held_out(),

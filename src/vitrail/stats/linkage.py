@@ -15,11 +15,11 @@ class Join(NamedTuple):
     apart: float
 
 
-def joined(apart: np.ndarray) -> tuple[list[int], list[Join]]:
+def order_by_linkage(apart: np.ndarray) -> tuple[list[int], list[Join]]:
     """Distances [thing, thing] -> an order in which no two joins cross, each turned so that its nearest ends meet;
     and the joins, lowest first.
 
-    >>> joined(np.array([[0, 9, 1], [9, 0, 8], [1, 8, 0]]))
+    >>> order_by_linkage(np.array([[0, 9, 1], [9, 0, 8], [1, 8, 0]]))
     ([0, 2, 1], [Join(first=(0,), second=(2,), apart=1.0), Join(first=(0, 2), second=(1,), apart=8.5)])
     """
     from scipy.cluster.hierarchy import linkage  # takes as long to load as pandas, and few pages draw a tree

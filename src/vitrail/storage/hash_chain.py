@@ -18,16 +18,16 @@ class Link(NamedTuple):
     """One line of such a log."""
 
     number: int  # from 1
-    told: dict[str, Any]
-    mark: str  # sha256 of the line, its end included
+    entry: dict[str, Any]
+    digest: str  # sha256 of the line, its end included
 
 
-def mark_of(data: bytes) -> str:
+def digest_of(data: bytes) -> str:
     """What a file or a line is known by."""
     return hashlib.sha256(data).hexdigest()
 
 
-def mark_of_file(path: Path) -> str:
+def digest_of_file(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -42,10 +42,10 @@ def whole(text: bytes) -> bytes:
     return text[: text.rfind(b"\n") + 1]
 
 
-def last_mark(text: bytes) -> str:
+def last_digest(text: bytes) -> str:
     """The hash of the last whole line; nothing where there is none."""
     lines = whole(text).splitlines(keepends=True)
-    return mark_of(lines[-1]) if lines else ""
+    return digest_of(lines[-1]) if lines else ""
 
 
 def read_chain(text: bytes) -> tuple[list[Link], dict[int, str]]:
@@ -53,7 +53,7 @@ def read_chain(text: bytes) -> tuple[list[Link], dict[int, str]]:
     as one."""
     links, wrong, before, loose = list[Link](), dict[int, str](), "", 0
     for number, line in enumerate(whole(text).splitlines(keepends=True), 1):
-        mark = mark_of(line)
+        mark = digest_of(line)
         try:
             told = json.loads(line)
             if not isinstance(told, dict):

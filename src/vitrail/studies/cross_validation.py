@@ -29,9 +29,9 @@ from vitrail.metrics.scores import Answers, score, score_all
 from vitrail.runs.backbone_features import as_rows
 from vitrail.runs.evaluation import (
     Evaluator,
+    constant_scores,
     decision_thresholds,
     rare_of,
-    same_answer,
     share_of,
     size_row,
     sizes_table,
@@ -109,7 +109,7 @@ def cross_validate(
         "chance": [
             [n, m, v]
             for n, y, w in zip(names, truth, stand, strict=True)
-            for m, v in same_answer(study, study.metrics, _plain(study, y), w).items()
+            for m, v in constant_scores(study, study.metrics, _plain(study, y), w).items()
         ],
         "losses": {
             n: row_losses(study, y, p, w).tolist() for n, y, p, w in zip(names, truth, last, stand, strict=True)
@@ -249,7 +249,7 @@ def _brier_same(study: Study, y: NDArray[Any], w: Weights) -> float:
     """That of one answer to every row: the shares of the classes, or the life table."""
     if study.target.kind == "number":
         return math.nan
-    return same_answer(study, (name := _brier_name(study),), _plain(study, y), w)[name]
+    return constant_scores(study, (name := _brier_name(study),), _plain(study, y), w)[name]
 
 
 def _brier_name(study: Study) -> str:

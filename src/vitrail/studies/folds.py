@@ -21,7 +21,7 @@ from vitrail.data.outcomes import weights_of
 from vitrail.data.persons import count_persons, persons_of
 from vitrail.data.readers.tables import clean
 from vitrail.data.schema import TableSchema
-from vitrail.data.splitting import cut_folds, hold_out
+from vitrail.data.splitting import hold_out, partition_folds
 
 Flags = NDArray[np.bool_]
 
@@ -39,7 +39,7 @@ def folds_of(sites: Mapping[str, pd.DataFrame], table: TableSchema, seed: int, f
         rows = clean(frame, table)
         mine = rows.iloc[hold_out(rows, table, seed, name)[0]]
         y, persons = mine[column].to_numpy(), persons_of(mine, table)
-        train[name], lot[name] = mine, cut_folds(y, table, key(seed, name, "folds"), folds, persons)
+        train[name], lot[name] = mine, partition_folds(y, table, key(seed, name, "folds"), folds, persons)
     few = {name: n for name, frame in train.items() if (n := count_persons(frame, table)) < folds}
     if few:
         hint = "Use fewer folds, or leave the site out."
@@ -101,7 +101,7 @@ def _folds_by_date(cleaned: Mapping[str, pd.DataFrame], table: TableSchema, seed
 
 
 def _cut(rows: pd.DataFrame, table: TableSchema, seed: int, count: int) -> NDArray[np.int64]:
-    return cut_folds(rows[table.target.column].to_numpy(), table, seed, count, persons_of(rows, table))
+    return partition_folds(rows[table.target.column].to_numpy(), table, seed, count, persons_of(rows, table))
 
 
 def _count_folds(sizes: Mapping[str, int], table: TableSchema, folds: int, where: str = "") -> int:

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from vitrail.core.errors import Problem, VitrailError
-from vitrail.core.tensors import each
+from vitrail.core.tensors import map_tensors
 from vitrail.data.encoding import Encoder, SiteData, fit_encoders
 from vitrail.data.outcomes import weights_of
 from vitrail.data.persons import persons_of
@@ -25,7 +25,7 @@ from vitrail.engine.local import Engine
 from vitrail.methods import AnyMethod
 from vitrail.metrics.scores import score
 from vitrail.runs.backbone_features import as_rows
-from vitrail.runs.evaluation import same_answer, truth_of
+from vitrail.runs.evaluation import constant_scores, truth_of
 from vitrail.runs.setup import build_task, held_rows, resolve, training_of, training_rows
 from vitrail.studies.executor import Step
 from vitrail.study.model import Study
@@ -79,7 +79,7 @@ def _scored(
     y, w = truth_of(study, target, "train"), target.train_w
     p = _answers(runner, moment, torch.from_numpy(target.train_x).to(device))
     p = p * study.target.scale + study.target.center if study.target.kind == "number" else p
-    same = same_answer(study, study.metrics, y, w)
+    same = constant_scores(study, study.metrics, y, w)
     return {metric: (value, same[metric]) for metric, value in score(study.metrics, y, p, w).items()}
 
 
@@ -104,8 +104,8 @@ def _answers(runner: Engine, moment: Any, x: torch.Tensor) -> NDArray[np.float64
         settled = runner.settled(moment)
         z = torch.cat(
             [
-                method.predict(task, each(lambda t: t[i : i + 1], settled), rows)  # noqa: B023
+                method.predict(task, map_tensors(lambda t: t[i : i + 1], settled), rows)  # noqa: B023
                 for i in range(len(runner.names))
             ]
         )
-    return np.asarray(task.loss.answers(z.double()).mean(0).cpu().numpy(), np.float64)
+    return np.asarray(task.loss.predictions(z.double()).mean(0).cpu().numpy(), np.float64)

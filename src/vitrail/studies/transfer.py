@@ -43,8 +43,8 @@ from vitrail.engine.local import Engine
 from vitrail.methods import AnyMethod
 from vitrail.metrics.scores import Floats
 from vitrail.metrics.survival import losses
-from vitrail.runs.evaluation import few_over, truth_of
-from vitrail.runs.result import mark_few
+from vitrail.runs.evaluation import small_held_out, truth_of
+from vitrail.runs.result import mark_small_samples
 from vitrail.runs.screening import unscreened
 from vitrail.runs.setup import build_task, resolve, standardise_lines, training_of, training_rows
 from vitrail.runs.training import federate
@@ -203,7 +203,7 @@ def transfer(
     frame["rank"] = by_user.rank(method="first").astype(int)
     values = {n: m.value for n, m in judged.items()}
     used = pd.DataFrame(feedback, columns=FEEDBACK)
-    return Transfer(study, seed, folds, names, frame[TABLE], used, values, same, few_over(study, parts))
+    return Transfer(study, seed, folds, names, frame[TABLE], used, values, same, small_held_out(study, parts))
 
 
 def train_together(
@@ -266,8 +266,8 @@ def _trained(
     study, seed, tables = held
     here = {n: tables[n] for n in job.sites}
     run = federate(unscreened(study), here, method=job.method, seed=seed, progress=step)
-    same = run.chance().rename(columns={"value": "same"})[["site", "metric", "same"]]
-    return run.scores(), mark_few(same, run.sizes)
+    same = run.baseline().rename(columns={"value": "same"})[["site", "metric", "same"]]
+    return run.scores(), mark_small_samples(same, run.sizes)
 
 
 def _alone() -> AnyMethod:
@@ -336,7 +336,7 @@ def _losses(study: Study, task: Task, params: Params, x: Any, y: NDArray[np.gene
             wrong = (z[..., 0] - torch.from_numpy(y)) * study.target.scale
             return (wrong**2).numpy()
         if study.target.kind == "time":
-            return np.stack([losses(y.astype(np.float64), p) for p in task.loss.answers(z).numpy()])
+            return np.stack([losses(y.astype(np.float64), p) for p in task.loss.predictions(z).numpy()])
         right = torch.from_numpy(y.astype(np.int64)).expand(len(some), -1)[..., None]
         return -log_shares(task.loss, z).gather(2, right)[..., 0].numpy()
 

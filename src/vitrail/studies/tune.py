@@ -36,8 +36,8 @@ from vitrail.engine.local import Engine
 from vitrail.methods import AnyMethod
 from vitrail.metrics.scores import Floats, metric_name
 from vitrail.metrics.skill import worst_site
-from vitrail.runs.evaluation import Evaluator, chance_of, few_over
-from vitrail.runs.folder import Folder, read_told, versions
+from vitrail.runs.evaluation import Evaluator, site_baseline, small_held_out
+from vitrail.runs.folder import Folder, read_json, versions
 from vitrail.runs.setup import build_task, check_trainable, resolve, training_of, training_rows
 from vitrail.storage.atomic_files import write_atomically
 from vitrail.studies.baseline_warning import setting_caution
@@ -201,7 +201,7 @@ def tune(
 
     try:
         asked = study.with_changes(metrics=[metric])
-        same = np.array([[chance_of(asked, site)[0] for site in fold] for fold in first])  # [fold, site]
+        same = np.array([[site_baseline(asked, site)[0] for site in fold] for fold in first])  # [fold, site]
         if grid is not None:
             add(every)
         else:
@@ -209,7 +209,7 @@ def tune(
             for n, (key, values) in enumerate(tried.items()):
                 add([{**best, key: value} for value in values[bool(n) :]])
                 best = settings[_table(settings, cells, names, metric, same).setting[0]]
-        tuning = _ranked(study, chosen, tried, settings, cells, names, metric, seed, same, few_over(study, first))
+        tuning = _ranked(study, chosen, tried, settings, cells, names, metric, seed, same, small_held_out(study, first))
         if folder:
             tuning.save(folder.path / "tuning.json")
             folder.seal("finished")
@@ -223,7 +223,7 @@ def _open(out: Path, resume: bool, about: dict[str, Any]) -> Folder:
     """All that differs from what the tuning was started with is told at once."""
     folder = Folder(out, resume=resume, about=ABOUT)
     if resume:
-        before = read_told(out / ABOUT)
+        before = read_json(out / ABOUT)
         problems = []
         for k, now in about.items():
             if before.get(k) != now:
@@ -288,7 +288,7 @@ class _TuneJob(NamedTuple):
         """What it came to, where it is finished."""
         if self.place is None or not self.place.exists():
             return None
-        values = read_told(self.place)["values"]
+        values = read_json(self.place)["values"]
         return [math.nan if values[name] is None else values[name] for name in names]
 
     def keep(self, names: list[str], values: list[float]) -> None:

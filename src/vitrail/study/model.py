@@ -212,9 +212,9 @@ class Study(HtmlRepr, TableSchema):
     def infer(cls, sites: Sites, target: str, *, site: str = "", **given: Any) -> Study:
         """Draft a study from a table for each site, or from one whose column `site` names it: kinds, ranges and
         categories are guesses to be read by a person. What a person has to decide is told as warnings."""
-        from vitrail.data.drafting.features import infer_told
+        from vitrail.data.drafting.features import infer_study
 
-        return cls.parse(infer_told(sites, target, site, given), "the inferred study")
+        return cls.parse(infer_study(sites, target, site, given), "the inferred study")
 
     def save(self, path: str | Path) -> None:
         Path(path).write_text(self.to_toml(), encoding="utf-8")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from vitrail.core.exchange import Adapters
 from vitrail.core.losses import CrossEntropy, Hazard, Loss, SquaredError
 from vitrail.core.task import Net, Task
-from vitrail.core.tensors import tensors
+from vitrail.core.tensors import flatten
 from vitrail.engine.batches import Sites, gather_sites
 from vitrail.engine.local import Engine
 from vitrail.engine.rounds import AnyMethod, Snapshot, Training
@@ -97,7 +97,7 @@ def train(
 
 def models(engine: Engine, moment: Snapshot) -> dict[str, dict[str, Tensor]]:
     """Site -> everything a settled site holds, by name."""
-    flat = dict(tensors(engine.settled(moment)))
+    flat = dict(flatten(engine.settled(moment)))
     return {site: {k: v[i] for k, v in flat.items()} for i, site in enumerate(engine.sites.names)}
 
 

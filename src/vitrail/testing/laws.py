@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vitrail.core.exchange import AnyExchange
 from vitrail.core.facts import AGREED, SITES, Fact
-from vitrail.core.tensors import each, filled, tensors
+from vitrail.core.tensors import flatten, map_tensors, unflatten
 from vitrail.engine.contract import rehearse, spec_of
 from vitrail.engine.rounds import Snapshot
 from vitrail.privacy.guards import Guards
@@ -116,7 +116,7 @@ def identical_sites_get_identical_models(trial: Trial) -> None:
     if trial.method.pools_rows:
         return  # one model for all
     asked = torch.stack([m.present for m in run.moments], 1)  # [site, round]
-    for name, v in tensors(run.engine.settled(run.moments[-1])):
+    for name, v in flatten(run.engine.settled(run.moments[-1])):
         for i, site in enumerate(run.engine.names):
             what = f"site {site} against site {run.engine.names[0]}, with the same rows,"
             if torch.equal(asked[0], asked[i]):
@@ -129,17 +129,17 @@ def nothing_private_travels(trial: Trial) -> None:
     numbers that holds it. What the site started with or was told is no secret, nor are whole numbers. What the method
     itself says that its reports tell (Method.told) is left out."""
     run = trial.whole
-    stages, known = run.engine.stages, NumberSearch(t for _, t in tensors(run.engine.start().state))
+    stages, known = run.engine.stages, NumberSearch(t for _, t in flatten(run.engine.start().state))
     shown = [m for m in run.messages if m.way == "from site" and not stages[m.stage].exchanges[m.place].consent]
-    reports = NumberSearch(t for m in shown for _, t in tensors(m.said))
+    reports = NumberSearch(t for m in shown for _, t in flatten(m.said))
     for at, here in enumerate(run.heard):
         if isinstance(here, TrialMessage) and here.way == "to site":
-            known.add(t for _, t in tensors(here.said))
+            known.add(t for _, t in flatten(here.said))
         if not isinstance(here, Snapshot):
             continue
         later = [m for m in run.heard[at:] if isinstance(m, TrialMessage) and m.way == "to site"]
-        downs = NumberSearch(t for m in later for _, t in tensors(m.said))
-        for name, value in tensors(here.state):
+        downs = NumberSearch(t for m in later for _, t in flatten(m.said))
+        for name, value in flatten(here.state):
             if name.split("/")[0] in trial.method.told:
                 continue
             for i, mine in enumerate(value):
@@ -198,7 +198,7 @@ def an_absent_site_changes_nothing(trial: Trial) -> None:
     run = trial.run(absent=absent)
     for m in run.moments:
         if m.stage == 0:
-            before, after = ({k: v[away] for k, v in tensors(state)} for state in (start.state, m.state))
+            before, after = ({k: v[away] for k, v in flatten(state)} for state in (start.state, m.state))
             _same(before, after, 0.0, f"what {name} keeps, absent in {when(0, m.round - 1)} and all before,")
     for line in run.engine.ledger.rows():
         if line["site"] == name and line["direction"] == "from site":
@@ -217,7 +217,7 @@ def nobody_present_is_harmless(trial: Trial) -> None:
     run = trial.run(absent=lambda s, r, place: [True] * trial.sites)
     e = trial.engine()
     ends = e.settled(e.start()), run.engine.settled(run.moments[-1])
-    start, end = (dict(tensors(trial.method.models(e.task, state))) for state in ends)
+    start, end = (dict(flatten(trial.method.models(e.task, state))) for state in ends)
     _same(start, end, 0.0, "after a run in which nobody was ever present a model")
     _hold(not any(m.facts for m in run.moments), "there are facts of rounds in which nobody was present")
 
@@ -252,16 +252,16 @@ def a_coordinator_sees_no_more_than_it_needs(trial: Trial) -> None:
     run = trial.whole
     task, last = run.engine.task, run.moments[-1]
     if trial.method.sees == "sum":
-        one = {k: list(v.shape) for k, v in tensors(trial.method.coord(task, 1))}
-        for k, v in tensors(last.coord):
+        one = {k: list(v.shape) for k, v in flatten(trial.method.coord(task, 1))}
+        for k, v in flatten(last.coord):
             what = f"the coordinator is given totals and keeps {k} of shape {list(v.shape)} for {trial.sites} sites"
             _hold(one.get(k) == list(v.shape), f"{what}, {one.get(k)} for one")
     for (s, place), ex in _exchanges(trial).items():
-        merges = [m for m in run.merges if (m.stage, m.place) == (s, place) and any(True for _ in tensors(m.up))]
+        merges = [m for m in run.merges if (m.stage, m.place) == (s, place) and any(True for _ in flatten(m.up))]
         if ex.sees == "sum" or trial.sites == 1 or not merges:
             continue
         for m in merges:
-            mean = each(lambda t: t.double().mean(0, keepdim=True).expand(t.shape).to(t.dtype), m.up)
+            mean = map_tensors(lambda t: t.double().mean(0, keepdim=True).expand(t.shape).to(t.dtype), m.up)
             other = Merge(s, place, m.coord, mean, m.roster, *ex.merge(task, m.coord, mean, m.roster))
             if worst(_outcome(m), _outcome(other))[0] > EXACT:
                 break
@@ -277,7 +277,7 @@ def _exchanges(trial: Trial) -> dict[tuple[int, int], AnyExchange]:
 
 
 def _outcome(m: Merge) -> dict[str, Tensor]:
-    return dict(tensors(m.after)) | {f"fact {k}": f.value for k, f in m.facts.items()}
+    return dict(flatten(m.after)) | {f"fact {k}": f.value for k, f in m.facts.items()}
 
 
 @law
@@ -289,12 +289,12 @@ def a_refusal_is_kept(trial: Trial) -> None:
     who, names = 1, [name for name, *_ in trial.rows]
     run = trial.run(absent=lambda s, r, place: [(s, place) in asking and i == who for i in range(trial.sites)])
     downs = [m for m in trial.whole.messages if m.way == "to site"]
-    known = NumberSearch(t for m in downs for _, t in tensors(m.said))
-    said = NumberSearch(t for m in run.messages for _, t in tensors(m.said))
+    known = NumberSearch(t for m in downs for _, t in flatten(m.said))
+    said = NumberSearch(t for m in run.messages for _, t in flatten(m.said))
     said.add(f.value for m in run.moments for f in m.facts.values())
     for m in trial.whole.messages:
         if (m.stage, m.place) in asking and m.way == "from site":
-            for name, value in tensors(m.said):
+            for name, value in flatten(m.said):
                 secret = _says_something(value[who]) and not known.hold(value[who])
                 _hold(not (secret and said.hold(value[who])), f"{names[who]} refused to show {name}, and it was seen")
     for merge in run.merges:
@@ -347,8 +347,8 @@ def settling_looks_only_at_what_it_says(trial: Trial) -> None:
     """Where an exchange names what of its word settles a model, the rest of it changes nothing."""
     for t in rehearse(trial.task, trial.method, 1, trial.sites):
         if (ex := t.stage.last).settles:
-            rest = {k: v if k.split("/")[0] in ex.settles else v + 1 for k, v in tensors(t.last)}
-            one, other = (dict(tensors(ex.settle(trial.task, t.state, w))) for w in (t.last, filled(t.last, rest)))
+            rest = {k: v if k.split("/")[0] in ex.settles else v + 1 for k, v in flatten(t.last)}
+            one, other = (dict(flatten(ex.settle(trial.task, t.state, w))) for w in (t.last, unflatten(t.last, rest)))
             _same(one, other, 0.0, f"a model settled by {sorted(ex.settles)} and by a word with another rest")
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from vitrail.core.exchange import AnyExchange, Roster
 from vitrail.core.facts import SITES, Fact, Facts, in_order
 from vitrail.core.task import Task
-from vitrail.core.tensors import each, tensors
+from vitrail.core.tensors import flatten, map_tensors
 from vitrail.engine.batches import Sites
 from vitrail.engine.contract import Direction
 from vitrail.engine.local import Engine
@@ -71,7 +71,7 @@ class TrialRun:
     def results(self) -> dict[str, Tensor]:
         """Everything that settled sites hold and every fact of every round, whatever the order of the sites."""
         names, out = self.engine.names, dict[str, Tensor]()
-        for k, v in tensors(self.engine.settled(self.moments[-1])):
+        for k, v in flatten(self.engine.settled(self.moments[-1])):
             out |= {f"{site}: {k}": v[i].clone() for i, site in enumerate(names)}
         order = torch.tensor(sorted(range(len(names)), key=names.__getitem__))
         for m in self.moments:
@@ -192,7 +192,7 @@ def come_and_go(sites: int) -> Absent:
 
 def kept(moment: Snapshot) -> Snapshot:
     """What the next round does not overwrite."""
-    return moment._replace(coord=each(torch.clone, moment.coord), state=each(torch.clone, moment.state))
+    return moment._replace(coord=map_tensors(torch.clone, moment.coord), state=map_tensors(torch.clone, moment.state))
 
 
 class _Watched(Engine):
@@ -218,18 +218,18 @@ class _Watched(Engine):
 
         def send(*given: Any) -> Any:
             down = exchange.send(*given)
-            self.overheard.append(TrialMessage(s, place, "to site", each(torch.clone, down)))
+            self.overheard.append(TrialMessage(s, place, "to site", map_tensors(torch.clone, down)))
             return down
 
         def report(*given: Any) -> tuple[Any, Any]:
             state, up = exchange.report(*given)
-            self.overheard.append(TrialMessage(s, place, "from site", each(torch.clone, up)))
+            self.overheard.append(TrialMessage(s, place, "from site", map_tensors(torch.clone, up)))
             return state, up
 
         def merge(task: Task, coord: Any, up: Any, roster: Roster) -> tuple[Any, Facts]:
-            before = each(torch.clone, coord)
+            before = map_tensors(torch.clone, coord)
             after, facts = exchange.merge(task, coord, up, roster)
-            self.overheard.append(Merge(s, place, before, up, roster, each(torch.clone, after), facts))
+            self.overheard.append(Merge(s, place, before, up, roster, map_tensors(torch.clone, after), facts))
             return after, facts
 
         twin = copy.copy(exchange)

@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from vitrail.core.random import key
-from vitrail.metrics.scores import chance, score_all
+from vitrail.metrics.scores import baseline_scores, score_all
 from vitrail.runs.setup import MAJORITY
 from vitrail.study.model import LOWER_IS_BETTER, Study
 
@@ -21,7 +21,7 @@ DRAWS, AT_ONCE = 1000, 50
 WORTH = ["model", "metric", "value", "low", "high", "gain", "gain_low", "gain_high"]
 
 
-def worth(
+def guest_values(
     study: Study,
     y: NDArray[np.float64],
     said: Mapping[str, NDArray[np.float64]],
@@ -52,9 +52,9 @@ def worth(
     for name, scores in found.items():
         for m, v in scores.items():
             gain = (v - found[first][m]) * (-1 if m in LOWER_IS_BETTER else 1)
-            gains = (np.nan,) * 3 if name == first else _told(gain)
-            rows.append((name, m, *_told(v), *gains))
-    usual = chance(study.metrics, truth, len(study.target.levels))
+            gains = (np.nan,) * 3 if name == first else _interval_of(gain)
+            rows.append((name, m, *_interval_of(v), *gains))
+    usual = baseline_scores(study.metrics, truth, len(study.target.levels))
     rows += [(MAJORITY, m, v, *(np.nan,) * 5) for m, v in usual.items()]
     return pd.DataFrame(rows, columns=WORTH)
 
@@ -63,7 +63,7 @@ def _chunks(draws: int) -> list[int]:
     return [min(AT_ONCE, draws - i) for i in range(0, draws, AT_ONCE)]
 
 
-def _told(v: NDArray[np.float64]) -> tuple[float, float, float]:
+def _interval_of(v: NDArray[np.float64]) -> tuple[float, float, float]:
     """The value on the rows as they are, and what 95 % of the draws lie between; NaN where a draw has no value."""
     drawn = v[1:][~np.isnan(v[1:])]
     if len(drawn) < 0.9 * len(v[1:]) or len(v) < 2:

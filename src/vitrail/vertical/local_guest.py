@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vitrail.analysis.explanations.rows import Explanation, columns_of
 from vitrail.core.errors import VitrailError
-from vitrail.data.encoding import written_rows
+from vitrail.data.encoding import rows_as_text
 from vitrail.data.readers.tables import clean
 from vitrail.study.model import Study
 from vitrail.vertical.matching.ids import look, tell
@@ -20,7 +20,7 @@ from vitrail.vertical.matching.lookup import LookupGuest, LookupHost, opened
 from vitrail.vertical.matching.match import domain
 from vitrail.vertical.shap import split_answer
 from vitrail.vertical.training.dialogue import Dialogue, MessageCount
-from vitrail.vertical.training.host import heard
+from vitrail.vertical.training.host import answer_scores
 from vitrail.vertical.training.party_side import GuestSide, groups_of, matrix, reference_of
 from vitrail.vertical.training.split_network import features
 
@@ -44,12 +44,12 @@ class LocalGuest:
 
     def ask(self, places: Tensor) -> Tensor:
         others = [g.name for g in self.talk.guests if g.name != self.name]
-        return heard(self.talk.ask(places, without=others)[self.name], len(places))
+        return answer_scores(self.talk.ask(places, without=others)[self.name], len(places))
 
     def look_up(self, people: Sequence[str]) -> tuple[list[Tensor | None], str]:
         """A table of locked answers of all the guest's people, then one question for each."""
         began, side, words = time.perf_counter(), self.side, domain(self.study)
-        z = heard(side.guest.tell(side.features(self.whole), self.people)).float()
+        z = answer_scores(side.guest.tell(side.features(self.whole), self.people)).float()
         desk = LookupGuest(
             self.name, self.people, [row.numpy().tobytes() for row in z], words, side.guest.ration.answer
         )
@@ -85,5 +85,5 @@ def explain_guest(side: GuestSide, places: Tensor) -> Explanation:
     )
     names = tuple(rows.labels[rows.places[i]] for i in places.tolist())
     means = "the median of each number and the most frequent level of each other feature, over the training rows"
-    shown = written_rows(cleaned, table)
+    shown = rows_as_text(cleaned, table)
     return replace(told, data=shown, rows=names, columns=columns_of(off, table), reference=means)

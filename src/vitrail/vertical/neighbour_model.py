@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vitrail.analysis.explanations.rows import Explanation, FeatureLabel, columns_of
 from vitrail.core.errors import Problem, VitrailError
-from vitrail.data.encoding import written_rows
+from vitrail.data.encoding import rows_as_text
 from vitrail.data.readers.tables import clean
 from vitrail.study.model import Study
 from vitrail.vertical.training.dialogue import Wire
@@ -99,7 +99,7 @@ class NeighbourModel(HostModel):
             table[g if g not in names else f"{g}_"] = "reference" if g in away else "answer"
         return PredictedRows(table, words)
 
-    def untold(self, guest: str, place: Tensor) -> Tensor:
+    def unanswered_rows(self, guest: str, place: Tensor) -> Tensor:
         return place[:0]
 
     def explain(self, rows: OwnRows, places: Tensor, outcome: str | None = None) -> Explanation:
@@ -109,7 +109,7 @@ class NeighbourModel(HostModel):
         level = level_of(study, outcome)
         off = matrix(self.encoder, ref)[0]
         told = self.knn.explain(places, list(study.features), groups_of(self.encoder), off)
-        shown = written_rows(rows.common.iloc[places.numpy()], study)
+        shown = rows_as_text(rows.common.iloc[places.numpy()], study)
         hidden = np.full((len(shown), len(study.guests)), np.nan, object)
         values, base = told.values, told.base_values
         if level is not None and level != study.target.levels[-1]:

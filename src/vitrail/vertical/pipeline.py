@@ -21,7 +21,7 @@ from vitrail.runs.folder import PARTIES, Folder, versions
 from vitrail.storage.atomic_files import private_folder, write_atomically
 from vitrail.storage.csv_files import to_csv
 from vitrail.study.model import Study
-from vitrail.vertical.guest_value import worth
+from vitrail.vertical.guest_value import guest_values
 from vitrail.vertical.local_guest import LocalGuest
 from vitrail.vertical.matching.match import Match
 from vitrail.vertical.matching.match import match as find_common
@@ -39,7 +39,7 @@ from vitrail.vertical.run import (
     tally,
 )
 from vitrail.vertical.training.dialogue import Dialogue, MessageCount, Wire, lines, write_tensors
-from vitrail.vertical.training.host import heard
+from vitrail.vertical.training.host import answer_scores
 from vitrail.vertical.training.host_model import HostModel
 from vitrail.vertical.training.knn import Knn
 from vitrail.vertical.training.party_side import keep_secret, make_host, scored
@@ -161,7 +161,7 @@ def _train(
             progress(done, of)
 
     talk.train(keep=keep, tick=tick)
-    test, off = scored(run.study, run.terms), {name: heard(said)[0] for name, said in talk.off().items()}
+    test, off = scored(run.study, run.terms), {name: answer_scores(said)[0] for name, said in talk.off().items()}
     run.model = HostModel.of(run.study, sides.host, off)
     for name, side in sides.guests.items():
         run.model.learn(name, test, LocalGuest(run.study, talk, side))
@@ -185,7 +185,7 @@ def _vote(run: VerticalRun, sides: Sides, knn: Knn) -> None:
     y = rows.outcome[rows.places][test.numpy()]
     known = ~np.isnan(y)
     run.model, run.info["left"] = model, run.left()
-    run.scores = worth(run.study, y[known], {name: p[known] for name, p in said.items()}, run.seed)
+    run.scores = guest_values(run.study, y[known], {name: p[known] for name, p in said.items()}, run.seed)
 
 
 def score(run: VerticalRun, sides: Sides, some: Tensor | None = None) -> pd.DataFrame:
@@ -207,7 +207,7 @@ def score(run: VerticalRun, sides: Sides, some: Tensor | None = None) -> pd.Data
     levels = run.study.target.levels
     cut = decision_thresholds(run.study, trained[~np.isnan(trained)]) if levels else None
     shares = {name: model.answers(z)[known] for name, z in said.items()}
-    return worth(run.study, y[known], shares, run.seed, thresholds=cut)
+    return guest_values(run.study, y[known], shares, run.seed, thresholds=cut)
 
 
 def _write_end(folder: Folder, run: VerticalRun, sides: Sides) -> None:

@@ -21,7 +21,7 @@ from vitrail.analysis.explanations.rows import ASKED, MEDIAN, Explanation, answe
 from vitrail.core.losses import Loss
 from vitrail.vertical.training.dialogue import Dialogue
 from vitrail.vertical.training.guest import Guest
-from vitrail.vertical.training.host import heard
+from vitrail.vertical.training.host import answer_scores
 
 BACKGROUND = "rows of training, one after the other"
 
@@ -48,22 +48,22 @@ def explain(
     Of classes, explained is that of `output`: its log odds, or its share."""
     host = d.host
     columns = host.columns
-    on = {name: heard(a).to(columns) for name, a in d.ask(rows).items()}
+    on = {name: answer_scores(a).to(columns) for name, a in d.ask(rows).items()}
     if background is None:
-        off = {name: heard(a).to(columns) for name, a in d.off().items()}
+        off = {name: answer_scores(a).to(columns) for name, a in d.off().items()}
         ref = (columns[d.terms.train].median(0).values if reference is None else reference.to(columns))[None]
     else:
-        off = {name: heard(a).to(columns) for name, a in d.ask(background).items()}
+        off = {name: answer_scores(a).to(columns) for name, a in d.ask(background).items()}
         ref, means = columns[background], BACKGROUND if means == MEDIAN else means
     parts = host.parts()
     first, scores = (parts[0], parts[1]) if parts else (None, host.scores)
-    return explain_told(
+    return explain_with_answers(
         scores, host.loss, columns[rows], ref, on, off, names, groups, first=first,
         output=output, of=of, means=means, asked=asked, sizes=sizes, seed=d.terms.seed,
     )  # fmt: skip
 
 
-def explain_told(
+def explain_with_answers(
     scores: Callable[[Tensor], Tensor],
     loss: Loss,
     x: Tensor,

@@ -16,7 +16,7 @@ from tests.support.picture_sites import CLASSES, SIDE, encoded, frame_of, soft, 
 from vitrail.core.errors import VitrailError
 from vitrail.data.encoding import Encoder
 from vitrail.data.readers import images
-from vitrail.data.readers.images import MisfitError, decoded, fitted, stacked
+from vitrail.data.readers.images import MisfitError, decoded, fit_pixels, stacked
 from vitrail.data.readers.tables import clean, read_sites, read_table
 from vitrail.data.schema import Images
 
@@ -194,21 +194,21 @@ def test_bits() -> None:
     twelve = Images(size=(SIDE, SIDE), bits=12)
     read = decoded(encoded(deep))
     assert read.max() == 4095
-    np.testing.assert_array_equal(fitted(read, twelve)[0], deep >> 4)
-    np.testing.assert_array_equal(fitted((deep >> 4).astype(np.uint8), twelve)[0], deep >> 4)
+    np.testing.assert_array_equal(fit_pixels(read, twelve)[0], deep >> 4)
+    np.testing.assert_array_equal(fit_pixels((deep >> 4).astype(np.uint8), twelve)[0], deep >> 4)
     with pytest.raises(MisfitError, match="expected values from 0 to 255, got 0 to 4095"):
-        fitted(read, Images(size=(SIDE, SIDE)))
+        fit_pixels(read, Images(size=(SIDE, SIDE)))
     with pytest.raises(MisfitError, match="expected values from 0 to 1023"):
-        fitted(read, Images(size=(SIDE, SIDE), bits=10))
+        fit_pixels(read, Images(size=(SIDE, SIDE), bits=10))
 
 
 def test_fit_resize_brings_all_to_one_size_and_colour() -> None:
     small = Images(size=(16, 20), channels=3, fit="resize")
     for pixels in (soft(1)[0], soft(1, channels=3)[0], np.zeros((90, 40, 4), np.uint8), np.zeros((9, 9, 1), np.uint8)):
-        assert fitted(pixels, small).shape == (3, 16, 20)
+        assert fit_pixels(pixels, small).shape == (3, 16, 20)
     grey = Images(size=(SIDE, SIDE), fit="resize")
     red = np.zeros((SIDE, SIDE, 3), np.uint8) + np.array([255, 0, 0], np.uint8)
-    assert set(fitted(red, grey).ravel()) == {76}
+    assert set(fit_pixels(red, grey).ravel()) == {76}
 
 
 def test_without_pillow_it_says_what_to_install(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:

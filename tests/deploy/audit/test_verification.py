@@ -23,7 +23,7 @@ from vitrail.deploy.protocol.message import Message
 from vitrail.runs.folder import Folder
 from vitrail.runs.integrity import LOG, SIGNATURE, add_to_chain
 from vitrail.storage.atomic_files import write_atomically
-from vitrail.storage.hash_chain import BEFORE, last_mark, line_of
+from vitrail.storage.hash_chain import BEFORE, last_digest, line_of
 
 SENT = 5
 run_cli = CliRunner().invoke
@@ -76,7 +76,7 @@ def forge(box: Path) -> None:
         if at == 3:
             told["bytes"] += 1
         out.append(line_of(told, before))
-        before = last_mark(out[-1])
+        before = last_digest(out[-1])
     write(box, out)
 
 

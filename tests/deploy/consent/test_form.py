@@ -16,10 +16,10 @@ import vitrail as vt
 from tests.support import ROOT
 from tests.support.deploy.federation import Here, first_word, prepare_question
 from tests.support.deploy.proofs import prove
-from vitrail.core.tensors import tensors
+from vitrail.core.tensors import flatten
 from vitrail.data.datasets.catalogue import heart_disease, packaged
 from vitrail.deploy.consent import attack_evidence
-from vitrail.deploy.consent.form import WIDTH, contract_words, declared, phrase
+from vitrail.deploy.consent.form import WIDTH, contract_text, declared, phrase
 from vitrail.deploy.consent.tensor_phrases import GROUPS, IN, OUT
 from vitrail.deploy.coordinator.requests import SiteRequests
 from vitrail.deploy.coordinator.session import conduct
@@ -59,7 +59,7 @@ def part(text: str, heading: str) -> str:
 @pytest.mark.parametrize("method", METHODS)
 def test_all_that_leaves_is_said(method: str, publishes: bool, scale: str) -> None:
     a = agreed(method, standardise=scale)
-    text = contract_words(a, "va", NAMES, publishes)
+    text = contract_text(a, "va", NAMES, publishes)
     leaves, comes = part(text, "WHAT LEAVES THIS HOUSE"), part(text, "WHAT COMES IN")
     for line in a.lines:
         shape = " x ".join(map(str, line.shape))
@@ -92,7 +92,7 @@ def test_every_tensor_has_plain_words(method: str) -> None:
 
 def test_who_sees_it() -> None:
     def seen(method: str, scale: str) -> str:
-        return part(contract_words(agreed(method, standardise=scale), "va", NAMES, True), "WHO SEES IT")
+        return part(contract_text(agreed(method, standardise=scale), "va", NAMES, True), "WHO SEES IT")
 
     sums, each = seen("fedavg", "local"), seen("influence", "local")
     assert "Only the sum over the sites is used (training)" in sums
@@ -107,36 +107,36 @@ def test_who_sees_it() -> None:
 
 
 def test_weights_by_rows_are_told() -> None:
-    leaves = part(contract_words(agreed("fedavg"), "va", NAMES, True), "WHAT LEAVES THIS HOUSE")
+    leaves = part(contract_text(agreed("fedavg"), "va", NAMES, True), "WHAT LEAVES THIS HOUSE")
     assert 'with weights = "rows" how many rows you train on: 1 number' in leaves
 
 
 def test_what_doubt_tells_is_told_of_classes_alone() -> None:
-    text = contract_words(agreed("fedavg"), "va", NAMES, True)
+    text = contract_text(agreed("fedavg"), "va", NAMES, True)
     leaves, risks = part(text, "WHAT LEAVES THIS HOUSE"), part(text, "WHAT COULD STILL BE LEARNED")
     assert "how unsure your model is on the held-out rows" in leaves
     assert "no number about fewer than 10 rows, and no two that differ by fewer: 12 numbers, 96 bytes, once" in leaves
     assert "how many mistakes are among the held-out rows that lie between them, which are 10 or more" in risks
     study = vt.Study.infer({k: v.dropna(subset="thalach") for k, v in heart_disease().items()}, target="thalach")
-    numbers = contract_words(Agreement.of(resolve(study, "fedavg", None)[0], None, 4), "va", NAMES, True)
+    numbers = contract_text(Agreement.of(resolve(study, "fedavg", None)[0], None, 4), "va", NAMES, True)
     assert "unsure" not in numbers
     assert "tenth" not in numbers
 
 
 def test_private_layers_stay_until_they_are_published() -> None:
     a = agreed("ifedavg", standardise="local")
-    kept = [part(contract_words(a, "va", NAMES, p), "WHAT NEVER LEAVES") for p in (True, False)]
+    kept = [part(contract_text(a, "va", NAMES, p), "WHAT NEVER LEAVES") for p in (True, False)]
     assert [GROUPS["input"] in k for k in kept] == [False, True]
-    assert GROUPS["head"] in part(contract_words(agreed("fedper"), "va", NAMES, True), "WHAT NEVER LEAVES")
+    assert GROUPS["head"] in part(contract_text(agreed("fedper"), "va", NAMES, True), "WHAT NEVER LEAVES")
     scale = "the mean and the standard deviation of each column"
     assert [scale in k for k in kept] == [False, True]  # quantiles tell about as much
     shared = agreed("ifedavg", standardise="global")
-    assert scale not in part(contract_words(shared, "va", NAMES, False), "WHAT NEVER LEAVES")
+    assert scale not in part(contract_text(shared, "va", NAMES, False), "WHAT NEVER LEAVES")
 
 
 def test_a_model_trained_beside_is_named_only_where_there_is_one() -> None:
     def never(**settings: Any) -> str:
-        return part(contract_words(agreed("weight_erosion", **settings), "va", NAMES, True), "WHAT NEVER LEAVES")
+        return part(contract_text(agreed("weight_erosion", **settings), "va", NAMES, True), "WHAT NEVER LEAVES")
 
     beside = "the model that is trained on your rows alone, beside"
     assert beside in never()
@@ -145,7 +145,7 @@ def test_a_model_trained_beside_is_named_only_where_there_is_one() -> None:
 
 
 def test_the_study_cannot_write_on_the_terminal() -> None:
-    text = contract_words(agreed("fedavg", description="\x1b[2J all is well"), "va", NAMES, True)
+    text = contract_text(agreed("fedavg", description="\x1b[2J all is well"), "va", NAMES, True)
     assert "\x1b" not in text
 
 
@@ -206,7 +206,7 @@ def test_what_is_said_to_stay_does_stay(method: str, tmp_path: Path) -> None:
                 ask("round", here, (first_word(a) if begins else _down(stage.turns[place].down, g)) | beside)
             state = site._state(s, r + 1, 0)
             said = sentences(state)
-            own.append({k: v[0] for k, v in tensors(state) if said[k]})
+            own.append({k: v[0] for k, v in flatten(state) if said[k]})
         where["score"] = planned(a, "settle", s, stage.stage.rounds, last)
         ask("settle", {**where, "round": stage.stage.rounds}, _down(stage.last, g))
     assert sum(t.numel() for t in left) > 100
@@ -219,7 +219,7 @@ def test_what_is_said_to_stay_does_stay(method: str, tmp_path: Path) -> None:
 def _down(like: Any, g: torch.Generator) -> dict[str, Tensor]:
     """Something to be told: near what everyone starts from, and different each time."""
     out = {}
-    for name, t in tensors(like):
+    for name, t in flatten(like):
         noise = 0.01 * torch.randn(t.shape[1:], generator=g)
         out[name] = t[0] + noise.to(t.dtype) if t.is_floating_point() and name != "own" else t[0]
     return out
@@ -260,7 +260,7 @@ def test_what_was_tried_is_what_the_benchmark_printed() -> None:
     for words, protect in said.items():
         assert words in attack_evidence.what_was_tried(protect, dropout=True)
     for protect, dropout in itertools.product(({}, {"sum": "masked"}), (0.0, 0.2)):
-        form = contract_words(agreed("fedavg", protect=protect, network={"dropout": dropout}), "va", NAMES, True)
+        form = contract_text(agreed("fedavg", protect=protect, network={"dropout": dropout}), "va", NAMES, True)
         measured = {kept: attack_evidence.what_was_tried(Protect(**protect), dropout=kept) for kept in (True, False)}
         assert {kept for kept, words in measured.items() if words in " ".join(form.split())} == {dropout > 0}
     assert "rebuilt 0 to 1 of" in attack_evidence.what_was_tried(Protect(sum="masked"), dropout=False)
@@ -278,10 +278,10 @@ def test_the_form_has_epsilon_for_a_removed_and_for_a_replaced_one(
     protect: dict[str, Any], told: tuple[str, ...]
 ) -> None:
     one = agreed("fedavg", protect=protect, standardise="local")
-    text = " ".join(contract_words(one, "va", NAMES, True, spent=["Before: nothing."]).split())
+    text = " ".join(contract_text(one, "va", NAMES, True, spent=["Before: nothing."]).split())
     for words in (*told, "Removed: the run is compared", "with another", "It does not cover "):
         assert words in text, words
     assert "THE PRIVACY BUDGET OF THESE ROWS - Before: nothing." in text
-    plain = contract_words(agreed("fedavg"), "va", NAMES, True)
+    plain = contract_text(agreed("fedavg"), "va", NAMES, True)
     assert "No noise is added" in plain
     assert "epsilon" not in plain

@@ -10,7 +10,7 @@ import pytest
 from tests.support.deploy import talking
 from tests.support.small import opposed_tables
 from vitrail.core.errors import VitrailError
-from vitrail.deploy.consent.form import contract_words, declared, volume
+from vitrail.deploy.consent.form import contract_text, declared, volume
 from vitrail.deploy.consent.summary import TITLE, contract_summary, pact_summary
 from vitrail.deploy.identity.enrolment import Kit
 from vitrail.deploy.identity.participants import Participants
@@ -68,7 +68,7 @@ def test_bytes_rounds_and_hash_are_the_form_s_own() -> None:
     said = read(contract_summary(agreed, "a", list(SITES), True))
     out, came = (volume(sum(x.bytes * x.rounds for x in lines)) for lines in declared(agreed, True))
     assert said["How much"] == f"up to {out} leave this site in all, about {came} come in."
-    assert f"In all up to {out} of numbers" in " ".join(contract_words(agreed, "a", list(SITES), True).split())
+    assert f"In all up to {out} of numbers" in " ".join(contract_text(agreed, "a", list(SITES), True).split())
     assert "7 rounds" in said["What leaves"]
     assert "summaries of your columns" in said["What leaves"]
     assert "a (you), b, c, d, e and 1 other" in said["Who"]

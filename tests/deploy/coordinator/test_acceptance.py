@@ -14,7 +14,7 @@ import vitrail as vt
 from tests.support.deploy.federation import drawn, first_word
 from tests.support.deploy.masked_runs import FRAMES, NAMES, RUN, Masked
 from vitrail.core.errors import RunStopped, StudyStopped, VitrailError
-from vitrail.core.tensors import filled, tensors
+from vitrail.core.tensors import flatten, unflatten
 from vitrail.data.datasets.catalogue import packaged
 from vitrail.deploy.coordinator import acceptance
 from vitrail.deploy.coordinator.acceptance import MARGIN, MOST_UNUSED, AcceptanceForecast
@@ -56,8 +56,8 @@ class Lying(Masked):
 
                 def answers(*given: Any) -> Any:
                     (report,) = before(*given)
-                    lied = {k: v * self.by if k.split("/")[-1] in start else v for k, v in tensors(report.held)}
-                    return [report._replace(held=filled(report.held, lied))]
+                    lied = {k: v * self.by if k.split("/")[-1] in start else v for k, v in flatten(report.held)}
+                    return [report._replace(held=unflatten(report.held, lied))]
 
                 site.engine.answers = answers  # type: ignore[method-assign]
                 try:

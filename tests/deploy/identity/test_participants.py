@@ -20,7 +20,7 @@ from tests.support.scripts import load_script
 from vitrail.cli import app
 from vitrail.core.errors import VitrailError
 from vitrail.data.datasets.catalogue import heart_disease, packaged
-from vitrail.deploy.consent.form import contract_words
+from vitrail.deploy.consent.form import contract_text
 from vitrail.deploy.coordinator.process import serve
 from vitrail.deploy.identity import enrolment
 from vitrail.deploy.identity.coordinator_folder import approval_of, folder_of, invitation_of
@@ -170,7 +170,7 @@ def test_approvals_whose_list_is_refused(folder: Path, place: Path) -> None:
 def test_the_form_names_all_keys_and_who_would_have_to_collude() -> None:
     agreed = agreement(rounds=1)
     known = Agreement.of(agreed.study, agreed.seed, roster(NAMES))
-    form = contract_words(known, "va", NAMES, True)
+    form = contract_text(known, "va", NAMES, True)
     for name, mark in known.roster.items():
         assert f"- {name}{' (this site)' * (name == 'va')}: {mark}" in form
     flat = " ".join(form.split())

@@ -18,7 +18,7 @@ from vitrail.data.datasets.catalogue import heart_disease, packaged
 from vitrail.deploy.audit.notices import COMPARED, DIFFER, NOTE, kind_of
 from vitrail.deploy.audit.outbox import Outbox
 from vitrail.deploy.audit.verification import verify_outbox
-from vitrail.deploy.consent.form import contract_words
+from vitrail.deploy.consent.form import contract_text
 from vitrail.deploy.coordinator.requests import Responses, SiteRequests
 from vitrail.deploy.coordinator.session import conduct
 from vitrail.deploy.protocol.agreement import Agreement
@@ -109,7 +109,7 @@ def test_a_model_for_one_site_alone_is_noticed_by_all(tmp_path: Path) -> None:
         assert "MODELS DIFFER" in summary
     box = Outbox(tmp_path / "va")
     for text in told["va"]:
-        box.noted(text, kind_of(text))
+        box.note_question(text, kind_of(text))
     found = verify_outbox(tmp_path / "va" / "outbox")
     assert any("MODELS DIFFER" in problem.what for problem in found.wrong)
 
@@ -129,7 +129,7 @@ def test_honest_sites_say_that_all_scored_the_same(sum_: str, tmp_path: Path) ->
         assert "No signed list" not in summary
     box = Outbox(tmp_path / "va")
     for text in told["va"]:
-        box.noted(text, kind_of(text))
+        box.note_question(text, kind_of(text))
     found = verify_outbox(tmp_path / "va" / "outbox")
     assert any("have no other" in note for note in found.notes)
     assert not any("DIFFER" in problem.what for problem in found.wrong)
@@ -266,10 +266,10 @@ def test_form_and_table_say_that_lists_go_round() -> None:
     lines = {(x.direction, x.name): x for x in of.lines if x.name == DIGESTS}
     assert lines["from site", DIGESTS].shape == (3, 16)
     assert lines["to site", DIGESTS].shape == (4, 3, 16)
-    form = " ".join(contract_words(of, "va", NAMES, True).split())
+    form = " ".join(contract_text(of, "va", NAMES, True).split())
     assert "a digest of each model that you scored or ended a stage with" in form
     assert "whether all scored the same models" in form
-    other = " ".join(contract_words(agreed("influence"), "va", NAMES, True).split())
+    other = " ".join(contract_text(agreed("influence"), "va", NAMES, True).split())
     assert "a digest of each model that you scored" not in other
     assert "sites cannot compare which models they scored" in other
 
@@ -280,10 +280,10 @@ def test_lists_for_which_there_is_no_room_are_left_out(tmp_path: Path, monkeypat
     for name in NAMES:
         digests = torch.full((len(points(of)), 16), len(name), dtype=torch.uint8)
         lists.take(name, {"signed": "00" * 256, "certificate": "c" * 900}, {DIGESTS: digests})
-    assert list(SignedDigestLists(of, tmp_path).last_word()[0][LISTS]) == NAMES, (
+    assert list(SignedDigestLists(of, tmp_path).closing_lists()[0][LISTS]) == NAMES, (
         "kept for a coordinator that starts again"
     )
     monkeypatch.setattr("vitrail.deploy.protocol.model_digests.MOST_LISTS", 3500)
-    words, told = lists.last_word()
+    words, told = lists.closing_lists()
     assert list(words[LISTS]) == NAMES[:2]
     assert told[DIGESTS][:, 0, 0].tolist() == [len(NAMES[0]), len(NAMES[1]), 0, 0]

@@ -17,7 +17,7 @@ import vitrail as vt
 from tests.support.deploy.proofs import prove
 from vitrail.core.errors import VitrailError
 from vitrail.data.encoding import finish_moments, moments, numeric
-from vitrail.deploy.consent.form import contract_words
+from vitrail.deploy.consent.form import contract_text
 from vitrail.deploy.coordinator.run_members import RunMembers
 from vitrail.deploy.protocol.agreement import Agreement
 from vitrail.deploy.protocol.message import Message
@@ -180,6 +180,6 @@ def test_the_book_asks_so_and_the_form_tells_it(agreed: Agreement, tmp_path: Pat
     assert {m.words.get("leg") for m in way.asked if m.kind == "standardise"} == {"offer", "sum"}
     for line in agreed.plan.wire():
         assert line.stage != "standardise" or line.direction == "to site" or line.seen == "masked"
-    form = " ".join(contract_words(agreed, "east", list(NAMES), True).split())
+    form = " ".join(contract_text(agreed, "east", list(NAMES), True).split())
     assert "for each of two sums: a key drawn for it" in form
     assert "Only the sum over the sites is used (the common scale)" not in form

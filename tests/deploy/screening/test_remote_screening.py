@@ -21,7 +21,7 @@ from tests.support.deploy.federation import Here, without_scores
 from tests.support.deploy.proofs import authority, enrolled, prove
 from vitrail.data.datasets.catalogue import heart_disease, packaged
 from vitrail.data.readers.tables import clean
-from vitrail.deploy.consent.form import contract_words
+from vitrail.deploy.consent.form import contract_text
 from vitrail.deploy.coordinator.requests import Responses, SiteRequests
 from vitrail.deploy.coordinator.session import conduct
 from vitrail.deploy.identity.documents import identity_of
@@ -200,16 +200,16 @@ def test_no_single_matrix_is_readable(four: Four, monkeypatch: pytest.MonkeyPatc
 
 def test_the_form_says_all_of_it(four: Four) -> None:
     frame = four.frames["switzerland"]
-    form = " ".join(contract_words(four.agreed, "switzerland", NAMES, True, len(frame)).split())
+    form = " ".join(contract_text(four.agreed, "switzerland", NAMES, True, len(frame)).split())
     for part in four.agreed.parts:
         if part.direction == "from site":
             assert part.means in form
     assert f"against the {len(frame)} rows that you have" in form
     assert "under masks" in form
     assert "two thirds" in form
-    few = " ".join(contract_words(four.agreed, "switzerland", NAMES, True, 8).split())
+    few = " ".join(contract_text(four.agreed, "switzerland", NAMES, True, 8).split())
     assert "you have 8 rows, which is too few" in few
-    refused = " ".join(contract_words(four.agreed, "switzerland", NAMES, False, len(frame)).split())
+    refused = " ".join(contract_text(four.agreed, "switzerland", NAMES, False, len(frame)).split())
     assert "under masks" not in refused
     assert "what a site may publish: this site does not" in refused
 

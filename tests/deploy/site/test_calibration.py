@@ -17,17 +17,17 @@ from tests.support.deploy.federation import Here, drawn, without_scores
 from tests.support.deploy.proofs import prove
 from tests.support.small import opposed_tables
 from vitrail.core.errors import VitrailError
-from vitrail.deploy.consent.form import contract_words
+from vitrail.deploy.consent.form import contract_text
 from vitrail.deploy.coordinator.requests import SiteRequests
 from vitrail.deploy.coordinator.session import conduct
 from vitrail.deploy.protocol.agreement import Agreement
-from vitrail.deploy.protocol.answer_validation import not_meant
+from vitrail.deploy.protocol.answer_validation import implausible_answer
 from vitrail.deploy.protocol.message import Message
 from vitrail.deploy.site.site import Site
 from vitrail.metrics.calibration import BEDSIDE
 from vitrail.metrics.scores import FEWEST
 from vitrail.report.pages.builder import write_report
-from vitrail.report.sections.calibration import read_told
+from vitrail.report.sections.calibration import read_risk_counts
 from vitrail.runs.folder import Folder
 from vitrail.runs.setup import AT_BEDSIDE
 
@@ -68,8 +68,8 @@ def test_no_number_stands_on_few_rows(both: tuple[vt.Run, vt.Run]) -> None:
     told = both[0].scores(AT_BEDSIDE)
     rows = told[told.metric.str.startswith("rows@")]["value"].dropna()
     assert (rows >= FEWEST).all()
-    assert "right" not in read_told(both[0])  # 12 rows, of which 4 are held out
-    assert read_told(both[0])["left"].total == both[0].sizes.set_index("site").test_rows["left"]
+    assert "right" not in read_risk_counts(both[0])  # 12 rows, of which 4 are held out
+    assert read_risk_counts(both[0])["left"].total == both[0].sizes.set_index("site").test_rows["left"]
 
 
 def test_the_page_shows_what_crossed_and_nothing_more(both: tuple[vt.Run, vt.Run], tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_the_page_shows_what_crossed_and_nothing_more(both: tuple[vt.Run, vt.Run
 def test_a_study_that_does_not_say_so_tells_nothing(tmp_path: Path) -> None:
     study = make_study()
     assert "bedside" not in study.to_toml()
-    form = contract_words(Agreement.of(study, None, 3), "left", list(SITES), publishes=False)
+    form = contract_text(Agreement.of(study, None, 3), "left", list(SITES), publishes=False)
     assert "between two risks" not in " ".join(form.split())
     run = vt.federate(study, opposed_tables(SITES))
     assert not (run.history.split == AT_BEDSIDE).any()
@@ -94,7 +94,7 @@ def test_the_consent_form_names_it() -> None:
     study = make_study(bedside={"tell": True})
     assert vt.Study.parse(tomllib.loads(study.to_toml())).bedside.tell
     agreed = Agreement.of(study, None, 3)
-    form = " ".join(contract_words(agreed, "left", list(SITES), publishes=False).split())
+    form = " ".join(contract_text(agreed, "left", list(SITES), publishes=False).split())
     assert "of your held-out rows between two risks that your model says" in form
     assert "no group of fewer than 10 rows" in form
     assert agreed.hash != Agreement.of(make_study(), None, 3).hash
@@ -108,7 +108,7 @@ def test_what_no_rows_can_be_is_that_sites_error() -> None:
     def said(**groups: float) -> str | None:
         numbers = [groups.get(name.replace("@", "_"), math.nan) for name in BEDSIDE]
         told = {"scores": torch.tensor(numbers, dtype=torch.float64)}
-        return not_meant(agreed, Message("settle", words), Message("settle", words, told))
+        return implausible_answer(agreed, Message("settle", words), Message("settle", words, told))
 
     assert said() is None
     assert said(rows_0=12, events_0=3, expected_0=2.5) is None

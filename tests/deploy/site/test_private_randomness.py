@@ -11,7 +11,7 @@ import torch
 
 import vitrail as vt
 from tests.support.deploy.federation import Here, drawn
-from vitrail.core.tensors import tensors
+from vitrail.core.tensors import flatten
 from vitrail.data.datasets.catalogue import heart_disease, packaged
 from vitrail.deploy.coordinator.requests import SiteRequests
 from vitrail.deploy.coordinator.run_members import RunMembers
@@ -50,7 +50,7 @@ def redrawn(agreed: Agreement, site: Site, secrets: Any) -> dict[str, torch.Tens
     given = agreed.task, agreed.method, own.sites, training_of(agreed.study), agreed.seed
     engine = Engine(*given, looped=True, keep_reports=True, secrets=secrets)
     engine.turn(0, 0, engine.start().coord, engine.start().state)
-    return {k: v[0] for k, v in tensors(engine.reports)}
+    return {k: v[0] for k, v in flatten(engine.reports)}
 
 
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
@@ -64,15 +64,15 @@ def test_who_knows_the_seed_cannot_draw_the_batches_again(agreed: Agreement, tmp
     torch.testing.assert_close(said, with_secret, rtol=0, atol=0)  # the same program and rows: only draws can differ
     by_seed = redrawn(agreed, site, None)
     assert not same(said, by_seed)
-    site.engine.drawer.set(0, 0)
-    mine = site.engine.drawer.draw()
-    guessed = Engine(agreed.task, agreed.method, site.engine.sites, training_of(agreed.study), agreed.seed).drawer
+    site.engine.sampler.set(0, 0)
+    mine = site.engine.sampler.draw()
+    guessed = Engine(agreed.task, agreed.method, site.engine.sites, training_of(agreed.study), agreed.seed).sampler
     guessed.set(0, 0)
     assert (mine.rows == guessed.draw().rows).double().mean() < 0.2, "the order of rows"
     assert (mine.row_key == guessed.draw().row_key).double().mean() < 0.2, "dropout"
-    assert site.engine.drawer.noise_keys.tolist() != guessed.noise_keys.tolist()
-    site.engine.drawer.site_keys = guessed.site_keys  # the control: from the study's seed they are found
-    assert bool((site.engine.drawer.draw().rows == guessed.draw().rows).all())
+    assert site.engine.sampler.noise_keys.tolist() != guessed.noise_keys.tolist()
+    site.engine.sampler.site_keys = guessed.site_keys  # the control: from the study's seed they are found
+    assert bool((site.engine.sampler.draw().rows == guessed.draw().rows).all())
 
 
 def test_a_site_that_is_started_again_draws_the_same(agreed: Agreement, tmp_path: Path) -> None:

@@ -14,13 +14,13 @@ from torch import Tensor
 import vitrail as vt
 from tests.support.deploy.federation import first_word, prepare_question
 from vitrail.core.errors import RunStopped, VitrailError
-from vitrail.core.tensors import tensors
+from vitrail.core.tensors import flatten
 from vitrail.data.datasets.catalogue import heart_disease, packaged
 from vitrail.data.encoding import prepare
 from vitrail.deploy.protocol.agreement import Agreement
 from vitrail.deploy.protocol.message import Message
 from vitrail.deploy.protocol.weight_bounds import CAP, STEP, WeightBounds
-from vitrail.deploy.site.safeguards import FREE_ROWS, ROWS_EACH, ModelInspector, rows_told
+from vitrail.deploy.site.safeguards import FREE_ROWS, ROWS_EACH, ModelInspector, rows_disclosed
 from vitrail.deploy.site.site import Site
 from vitrail.engine.local import Engine
 from vitrail.runs.backbone_features import as_rows
@@ -100,28 +100,28 @@ def test_who_was_away_finds_weights_that_moved_further(site: Site, agreed: Agree
 def test_layers_that_nobody_trains_stay(agreed: Agreement, tmp_path: Path) -> None:
     wary = ModelInspector(agreed, tmp_path)
     wary.bounds.reported.discard("body.0.bias")
-    wary.told(0, 1, 0, first_word(agreed))
+    wary.check_received(0, 1, 0, first_word(agreed))
     with pytest.raises(VitrailError, match="no report ever changes it"):
-        wary.told(0, 1, 0, changed(agreed, offset=put(0, 1.01)))
+        wary.check_received(0, 1, 0, changed(agreed, offset=put(0, 1.01)))
 
 
 def test_a_report_that_holds_rows_does_not_leave(agreed: Agreement, tmp_path: Path) -> None:
     rows = torch.randn(200, 22, generator=torch.Generator().manual_seed(1))
     mixed = {"change/body.0.weight": (rows[:100] + rows[100:]).T}
-    assert rows_told(mixed, rows) == set()
-    assert rows_told({"change/body.0.weight": -3 * rows[5:8].T}, rows) == {5, 6, 7}
-    assert rows_told({"x": torch.where(torch.arange(22) < 5, 0, rows[9])}, rows) == {9}  # dropout left cells out
+    assert rows_disclosed(mixed, rows) == set()
+    assert rows_disclosed({"change/body.0.weight": -3 * rows[5:8].T}, rows) == {5, 6, 7}
+    assert rows_disclosed({"x": torch.where(torch.arange(22) < 5, 0, rows[9])}, rows) == {9}  # dropout left cells out
     most, wary = FREE_ROWS + 200 // ROWS_EACH, ModelInspector(agreed, tmp_path)
-    wary.leaves(mixed, rows)
+    wary.check_report(mixed, rows)
     for i in range(most):
         wary = ModelInspector(agreed, tmp_path)
-        wary.leaves({"x": rows[i]}, rows)
-        wary.leaves({"x": rows[i]}, rows)  # the same one tells nothing new
+        wary.check_report({"x": rows[i]}, rows)
+        wary.check_report({"x": rows[i]}, rows)  # the same one tells nothing new
     with pytest.raises(VitrailError, match="1 row of this site would leave"):
-        wary.leaves({"x": rows[most]}, rows)
+        wary.check_report({"x": rows[most]}, rows)
     (tmp_path / "other").mkdir()
     with pytest.raises(VitrailError, match="3 rows of this site"):
-        ModelInspector(agreed, tmp_path / "other").leaves({"x": rows[:3]}, rows)
+        ModelInspector(agreed, tmp_path / "other").check_report({"x": rows[:3]}, rows)
 
 
 def test_honest_training_on_many_rows_and_rare_events_keeps_the_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +144,7 @@ def test_honest_training_on_many_rows_and_rare_events_keeps_the_bounds(monkeypat
         memory = bounds.remembered(0, 0, first_word(agreed))
         out = []
         for moment in engine.run():
-            word = dict(tensors(moment.coord))
+            word = dict(flatten(moment.coord))
             out += [str(p) for p in bounds.problems(memory, 0, moment.round, 0, word)]
             memory = bounds.remembered(0, moment.round, word)
         return out

@@ -13,7 +13,7 @@ import torch
 import vitrail as vt
 from tests.support.deploy.federation import first_word
 from vitrail.core.errors import RunStopped, VitrailError
-from vitrail.deploy.consent.form import contract_words
+from vitrail.deploy.consent.form import contract_text
 from vitrail.deploy.protocol.agreement import Agreement
 from vitrail.deploy.protocol.message import Message
 from vitrail.deploy.site.site import Site
@@ -84,7 +84,7 @@ def test_under_masks_the_site_looks_at_weights_only(tmp_path: Path, monkeypatch:
     assert looks_at_reports(agreed(raw=True, standardise="local", protect={"sum": "masked"}), 0, 0)
     site = Site("north", table(raw=True), masked, tmp_path)
     site.answer(Message("prepare", {"run": RUN}))
-    monkeypatch.setattr(type(site.wary), "leaves", lambda *_: looked.append("report"))
+    monkeypatch.setattr(type(site.wary), "check_report", lambda *_: looked.append("report"))
     monkeypatch.setattr("vitrail.deploy.secure_sum.site.SumSite.report", lambda self, asked, up: (up(), {"list": ""}))
     told = {k: torch.as_tensor(v) for k, v in first_word(masked).items()}
     asked = {"run": RUN, "stage": 0, "round": 0, "place": 0, "score": [], "sum": {}}
@@ -98,7 +98,7 @@ def test_under_masks_the_site_looks_at_weights_only(tmp_path: Path, monkeypatch:
 
 def test_the_form_says_what_is_not_looked_at() -> None:
     def form(one: Agreement) -> str:
-        return " ".join(contract_words(one, "north", list(SITES), True).split())
+        return " ".join(contract_text(one, "north", list(SITES), True).split())
 
     assert NOT_LOOKED in form(agreed(raw=True, protect={"sum": "masked"}))
     assert NOT_LOOKED not in form(agreed(raw=True))

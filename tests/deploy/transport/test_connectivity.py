@@ -63,7 +63,7 @@ def test_it_says_once_that_the_coordinator_went_away_and_once_that_it_is_back(
 def test_a_question_says_so_at_once(reach: Connectivity, said: list[str], time: Time) -> None:
     reach.missed()
     time.now += 1
-    reach.asked()
+    reach.note_question()
     reach.look()
     assert "is back, after 1 seconds" in said[1]
 
@@ -73,7 +73,7 @@ def test_a_process_that_was_just_started_has_to_find_out_first(
 ) -> None:
     reach.missed()
     time.now += 60
-    reach.begun()
+    reach.note_start()
     reach.look()
     assert len(said) == 1
 

@@ -21,7 +21,7 @@ from tests.support.deploy.proofs import prove
 from vitrail.core.errors import VitrailError
 from vitrail.core.facts import OUTLYING
 from vitrail.data.datasets.catalogue import heart_disease
-from vitrail.deploy.consent.form import contract_words
+from vitrail.deploy.consent.form import contract_text
 from vitrail.deploy.coordinator.requests import Responses, SiteRequests
 from vitrail.deploy.coordinator.session import conduct
 from vitrail.deploy.identity import enrolment
@@ -29,10 +29,10 @@ from vitrail.deploy.protocol.agreement import Agreement
 from vitrail.deploy.protocol.message import Message, unpack
 from vitrail.deploy.site.process import agree
 from vitrail.deploy.two_server import shared as two_server
-from vitrail.deploy.two_server.process import second_words, serve_second
+from vitrail.deploy.two_server.process import second_text, serve_second
 from vitrail.deploy.two_server.server import SecondServer
 from vitrail.privacy.secure_sum.pairwise import draw
-from vitrail.privacy.two_server.protocol import in_words, out_of_words
+from vitrail.privacy.two_server.protocol import from_fixed_point, to_fixed_point
 from vitrail.runs.folder import Folder
 
 SECOND = "registry"
@@ -122,9 +122,9 @@ def test_neither_reads_a_report_and_both_together_do(tmp_path: Path, monkeypatch
     def unminded(x: np.ndarray, clip: float) -> tuple[np.ndarray, bytes]:
         changes.append(x)
         seed = secrets.token_bytes(32)
-        return in_words(x, clip) - draw(seed, len(x)), seed
+        return to_fixed_point(x, clip) - draw(seed, len(x)), seed
 
-    monkeypatch.setattr("vitrail.deploy.two_server.site.halved", unminded)
+    monkeypatch.setattr("vitrail.deploy.two_server.site.halves_of", unminded)
     lying(way, liar, -10.0)
     place, held = tmp_path / "sites" / SECOND / RUN / "second" / "000000-000000-000000" / "seeds.json", dict[str, str]()
 
@@ -149,7 +149,7 @@ def test_neither_reads_a_report_and_both_together_do(tmp_path: Path, monkeypatch
         for alone in (first.astype(float), second.view(np.int64).astype(float)):
             assert abs(np.corrcoef(alone, true)[0, 1]) < 0.12
             assert 0.5 < np.abs(alone).mean() / 2.0**62 < 1.5  # uniform over all 64 bits
-        both = out_of_words(first.view(np.uint64) + second, CLIP)
+        both = from_fixed_point(first.view(np.uint64) + second, CLIP)
         assert np.corrcoef(both, true)[0, 1] > 0.999  # the control: together they have the change
 
 
@@ -232,7 +232,7 @@ def test_the_second_is_enrolled_like_a_site_and_asked_for_its_yes(tmp_path: Path
     agreed = Agreement.of(kits[0].study, kits[0].seed, kits[0].participants.roster)
     assert agreed.sites == len(FRAMES), "the second is no site that counts"
     assert agreed.roster[SECOND] == kits[0].fingerprint, "and its key is accepted with the others"
-    said = second_words(agreed, kits[0])
+    said = second_text(agreed, kits[0])
     assert kits[0].fingerprint in said
     assert "put their halves together" in " ".join(said.split())
     with pytest.raises(VitrailError, match="the second server's"):
@@ -240,7 +240,7 @@ def test_the_second_is_enrolled_like_a_site_and_asked_for_its_yes(tmp_path: Path
     for kit, why in ((kits[1], "study's second server is registry"), (kits[0], "nobody agreed|not what was accepted")):
         with pytest.raises(VitrailError, match=why):
             serve_second(kit.folder, None, "0" * 24, print)
-    form = " ".join(contract_words(agreed_on(1), "va", [*FRAMES, SECOND], True).split())
+    form = " ".join(contract_text(agreed_on(1), "va", [*FRAMES, SECOND], True).split())
     assert "sealed for the second server, registry" in form
     assert "put their halves together, every report is read" in form
 

@@ -23,12 +23,12 @@ from tests.support.deploy.federation import Here
 from tests.support.deploy.proofs import prove
 from vitrail.core.errors import VitrailError
 from vitrail.data.encoding import Encoder
-from vitrail.deploy.consent.form import contract_words
+from vitrail.deploy.consent.form import contract_text
 from vitrail.deploy.consent.verdicts import TRIED
 from vitrail.deploy.coordinator.requests import Responses, SiteRequests
 from vitrail.deploy.coordinator.session import conduct
 from vitrail.deploy.protocol.agreement import ANEW, Agreement
-from vitrail.deploy.protocol.answer_validation import not_meant
+from vitrail.deploy.protocol.answer_validation import implausible_answer
 from vitrail.deploy.protocol.message import Message
 from vitrail.deploy.protocol.request_log import RunLog
 from vitrail.deploy.site.private_randomness import draws_of
@@ -121,7 +121,7 @@ def simulated(trial: Trial) -> dict[str, dict[str, float]]:
     for repeat in range(verdict.seeds):
         first = repeat * verdict.folds
         agreed = folds.agreement(first)
-        own = {n: folds_.cut(first)[0] for n, folds_ in owns.items()}
+        own = {n: folds_.partition(first)[0] for n, folds_ in owns.items()}
         cut = FoldedRows(
             verdict.folds, {n: c.lots[n] for n, c in own.items()}, {n: c.cleaned[n] for n, c in own.items()}, study
         )
@@ -246,7 +246,7 @@ def test_without_a_verdict_nothing_changes(whole: Trial, tmp_path: Path) -> None
     assert not list(tmp_path.rglob("verdict*"))
     assert "folds" not in run.info
     assert "verdict" not in trial.agreed.study.to_toml()
-    words = contract_words(trial.agreed, "north", list(sites), publishes=True)
+    words = contract_text(trial.agreed, "north", list(sites), publishes=True)
     assert "fold" not in words.replace("twofold", "")
     one, other = (Agreement.of(t.agreed.study.with_changes(verdict=None), None, 3).hash for t in (trial, whole))
     assert one == other != whole.agreed.hash
@@ -334,7 +334,7 @@ def test_a_small_site_cuts_fewer_folds(tmp_path: Path) -> None:
     assert "too few" in trial.found("west")["why"]
     for name in sites:
         owns = SiteFolds(trial.way.sites[name])
-        least = [int(np.bincount(owns.cut(k)[0].lots[name] + 1)[1:].min(initial=99)) for k in range(4)]
+        least = [int(np.bincount(owns.partition(k)[0].lots[name] + 1)[1:].min(initial=99)) for k in range(4)]
         assert min(least) >= 10
     assert set(run.info["folds"]["crossed"]) == set(sites)
 
@@ -347,8 +347,10 @@ def test_folds_are_the_site_s_own_secret(tmp_path: Path) -> None:
         for run in (RUN, RUN[::-1]):
             site = Site("north", sites["north"], Agreement.of(study, None, 3), tmp_path / home, another=True)
             site.enter(run)
-            cuts |= {tuple(SiteFolds(site).cut(number)[0].lots["north"]) for number in (0, 2)}
-            assert tuple(SiteFolds(site).cut(0)[0].lots["north"]) == tuple(SiteFolds(site).cut(1)[0].lots["north"])
+            cuts |= {tuple(SiteFolds(site).partition(number)[0].lots["north"]) for number in (0, 2)}
+            assert tuple(SiteFolds(site).partition(0)[0].lots["north"]) == tuple(
+                SiteFolds(site).partition(1)[0].lots["north"]
+            )
     assert len(cuts) == 8
 
 
@@ -427,7 +429,7 @@ def test_a_verdict_that_cannot_be(whole: Trial) -> None:
         {"more": 1},
     ):
         asked, said = Message("finish", {}), Message("finish", {"verdict": {**honest, **wrong}})
-        assert not_meant(whole.agreed, asked, said), wrong
+        assert implausible_answer(whole.agreed, asked, said), wrong
 
 
 def test_studies_that_no_verdict_goes_with() -> None:
@@ -444,7 +446,7 @@ def test_studies_that_no_verdict_goes_with() -> None:
 
 
 def test_the_consent_form_says_it(whole: Trial) -> None:
-    show, stay = (contract_words(whole.agreed, "north", list(SIZES), True, 60, shows) for shows in (True, False))
+    show, stay = (contract_text(whole.agreed, "north", list(SIZES), True, 60, shows) for shows in (True, False))
     show, stay = (" ".join(text.split()) for text in (show, stay))
     assert "After the run, in 2 folds" in show
     assert "can subtract them" in show
@@ -461,7 +463,7 @@ def test_what_the_consent_form_says_was_tried_is_what_was_measured(whole: Trial)
         numbers = [float(cell.split("+-")[0]) for cell in line.split("|")[4:8]]
         assert TRIED[guard] == (numbers[0], numbers[2])
     assert f"right in {100 * TRIED['plain'][0]:.0f} of 100" in " ".join(
-        contract_words(whole.agreed, "north", list(SIZES), publishes=True).split()
+        contract_text(whole.agreed, "north", list(SIZES), publishes=True).split()
     )
 
 
@@ -507,7 +509,7 @@ def test_a_refit_is_the_same_as_on_one_machine(changes: dict[str, Any], tmp_path
     assert run.info["refit"] == {"crossed": dict.fromkeys(SIZES, declared_bytes)}
     assert ("folds" in run.info) == bool(study.verdict)
     assert not any("final" in file.name for file in (trial.root / "run").rglob("*"))
-    assert "once more on all of your rows" in contract_words(trial.agreed, "north", list(SIZES), True)
+    assert "once more on all of your rows" in contract_text(trial.agreed, "north", list(SIZES), True)
 
 
 def test_a_coordinator_that_stops_in_a_refit_goes_on_with_it(tmp_path: Path) -> None:

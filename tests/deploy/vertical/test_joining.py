@@ -13,7 +13,7 @@ from tests.support.deploy.enrolment import ask, refused
 from tests.support.deploy.talking import study, tables
 from vitrail.core.errors import VitrailError
 from vitrail.deploy.audit.outbox import Outbox
-from vitrail.deploy.consent.vertical import pact_words
+from vitrail.deploy.consent.vertical import pact_text
 from vitrail.deploy.doctor import at_site
 from vitrail.deploy.identity import enrolment, party_keys
 from vitrail.deploy.identity.certificates import StudyAuthority, own_key
@@ -52,7 +52,7 @@ def plain(text: str) -> str:
 
 def test_a_guest_reads_what_it_could_tell(enrolled: tuple[Path, Path]) -> None:
     pact = pact_of(kit_of(enrolled[1], "lab"))
-    form = plain(pact_words(pact, "lab", (9, 900)))
+    form = plain(pact_text(pact, "lab", (9, 900)))
     for words in (
         "about each row at most 9 times: 1 number, rounded to 8 levels, with noise of 1 times their spread",
         "about at most 900 rows in all",
@@ -65,7 +65,7 @@ def test_a_guest_reads_what_it_could_tell(enrolled: tuple[Path, Path]) -> None:
     ):
         assert words in form, words
     assert "MORE THAN THE STUDY" not in form
-    above = plain(pact_words(pact, "lab", (10, 900)))
+    above = plain(pact_text(pact, "lab", (10, 900)))
     assert "THIS IS MORE THAN THE STUDY ASKS FOR (in training 9)." in above
     never = form.split("WHAT NEVER LEAVES")[1]
     assert "crp" not in form
@@ -77,13 +77,13 @@ def test_answers_as_they_are_are_said_in_capitals(enrolled: tuple[Path, Path]) -
     bare = {k: v.model_dump() for k, v in study().parties.items()}
     bare["lab"] |= {"bits": 0, "noise": 0.0}
     pact = pact_of(kit_of(enrolled[1], "lab"))
-    form = plain(pact_words(type(pact)(study(parties=bare), pact.seed, pact.cards), "lab", (9, 900)))
+    form = plain(pact_text(type(pact)(study(parties=bare), pact.seed, pact.cards), "lab", (9, 900)))
     assert "NOT ROUNDED, WITHOUT NOISE" in form
     assert "can give single columns away exactly" in form
 
 
 def test_a_host_reads_what_it_could_tell(enrolled: tuple[Path, Path]) -> None:
-    form = plain(pact_words(pact_of(kit_of(enrolled[1], "clinic")), "clinic", (20, 1000)))
+    form = plain(pact_text(pact_of(kit_of(enrolled[1], "clinic")), "clinic", (20, 1000)))
     assert "Coordinator and a guest together can read by how much each row's answer is wrong" in form
     assert "which tells sick of every row that is trained on" in form
     assert "ration" not in form.split("WHAT LEAVES")[1].split("WHO SEES")[0]

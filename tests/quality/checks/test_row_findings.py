@@ -15,7 +15,7 @@ import pytest
 
 import vitrail as vt
 from tests.support.picture_sites import frame_of, soft, vitrail
-from vitrail.quality.checks.duplicate_sites import find_twins, mark_table
+from vitrail.quality.checks.duplicate_sites import digest_table, find_twins
 from vitrail.report.pages.builder import write_report
 
 N = 60
@@ -141,10 +141,10 @@ def test_nearly_the_same_file_is_noticed_and_coarse_rows_are_not() -> None:
 
 def test_the_mark_of_a_table_tells_sameness_in_one_run_only() -> None:
     rows = clinic(1)[["age", "died"]].astype(float)
-    mark = mark_table(rows, "run 1")
-    assert (mark == mark_table(rows.sample(frac=1, random_state=3), "run 1")).all()
-    assert (mark != mark_table(rows, "run 2")).all()
+    mark = digest_table(rows, "run 1")
+    assert (mark == digest_table(rows.sample(frac=1, random_state=3), "run 1")).all()
+    assert (mark != digest_table(rows, "run 2")).all()
     changed = rows.copy()
     changed.iloc[7, 0] += 1e-9
-    assert (mark != mark_table(changed, "run 1")).all()
+    assert (mark != digest_table(changed, "run 1")).all()
     assert ((mark >= 0) & (mark < 2**48) & (mark == np.round(mark))).all()

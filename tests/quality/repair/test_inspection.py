@@ -21,7 +21,7 @@ from vitrail.core.facts import OWN
 from vitrail.data.encoding import Encoder, fit_encoders
 from vitrail.data.readers.tables import clean
 from vitrail.quality.repair.effective_values import InputLayers
-from vitrail.quality.repair.inspection import NOTHING, ColumnView, SiteInspection, look
+from vitrail.quality.repair.inspection import NOTHING, ColumnView, SiteInspection, inspect_site
 from vitrail.quality.repair.remedies import TAKES
 from vitrail.quality.screening.result import LABEL, Finding
 from vitrail.runs.setup import build_task
@@ -58,7 +58,7 @@ def others_model(site: str, encoder: Encoder) -> Callable[[pd.DataFrame], np.nda
 def seen(site: str, frame: pd.DataFrame, *findings: Finding, study: vt.Study = STUDY, **given: object) -> ColumnView:
     encoder = encoder_of(frame, study)
     expects = others_model(site, encoder) if study is STUDY else None
-    return look(site, frame, study, encoder, findings, expects=expects, **given).views[0]  # type: ignore[arg-type]
+    return inspect_site(site, frame, study, encoder, findings, expects=expects, **given).views[0]  # type: ignore[arg-type]
 
 
 def mixed_units(frame: pd.DataFrame) -> None:
@@ -155,7 +155,7 @@ def test_without_a_finding_the_file_and_the_layers_tell(plant: Callable[[pd.Data
     plant(frame)
     feature, shown = (PLANTED[plant][0], PLANTED[plant][4]) if plant in PLANTED else ("oldpeak", "missing_by_class")
     encoder = encoder_of(frame)
-    views = look("here", frame, STUDY, encoder, [], [feature], expects=others_model("cleveland", encoder)).views
+    views = inspect_site("here", frame, STUDY, encoder, [], [feature], expects=others_model("cleveland", encoder)).views
     assert [c.kind for c in views[0].causes][:1] == [shown]
 
 
@@ -300,7 +300,7 @@ def test_a_number_as_target_and_global_standardisation() -> None:
     target = {"column": "thalach", "kind": "number", "center": 140.0, "scale": 25.0}
     study = vt.Study.parse({"target": target, "features": features, "standardise": "global"})
     frame = SITES["cleveland"]
-    told = look("cleveland", frame, study, encoder_of(frame, study), [], ["thalach", "oldpeak", "sex"])
+    told = inspect_site("cleveland", frame, study, encoder_of(frame, study), [], ["thalach", "oldpeak", "sex"])
     label, oldpeak, sex = told.views
     assert sum(label.groups[0].counts) == len(frame)
     assert [g.name for g in oldpeak.groups] == [g.name for g in sex.groups] == ["all rows"]
@@ -326,7 +326,7 @@ def test_a_reading_is_judged_by_the_answers_of_the_loss() -> None:
     own = run.model_of("cleveland").models()[OWN]
     shared = {k: layers[k].to(v).reshape(1, *v.shape) if k in layers else v[None] for k, v in own.items()}
     x = torch.from_numpy(run.model_of("cleveland").encoder.matrix(clean(frame, study))).float()
-    p = task.loss.answers(task.output(shared, x[None])[0].double())
+    p = task.loss.predictions(task.output(shared, x[None])[0].double())
     y = torch.tensor(frame.disease.to_list())
     losses = [torch.stack([-p[y == k, to[k]].log().mean() for k in (0, 1)]).mean() for to in ((0, 1), (1, 0))]
     assert "falls from {:.2f} to {:.2f}".format(*losses) in cause.numbers
@@ -340,7 +340,7 @@ def test_text_and_silence(run: vt.Run) -> None:
     )
     assert f"1 {share:.0f} %" in to_text(told)
     assert "is yes written as no?" in to_text(told)
-    quiet = to_text(look("here", frame, STUDY, encoder_of(frame)))
+    quiet = to_text(inspect_site("here", frame, STUDY, encoder_of(frame)))
     assert "fits as well as chance allows" in quiet
     assert "--feature" in quiet
     drawn = to_text(look_behind(run, "cleveland", frame, ["chol"]))

@@ -26,7 +26,7 @@ from vitrail.quality.repair.corrected_copy import correct, write_copy
 from vitrail.quality.repair.own_rows import own_cause
 from vitrail.quality.repair.plan import plan, write_number
 from vitrail.quality.repair.remedies import ASKS, TAKES, Repair, repair_of
-from vitrail.quality.repair.table_writer import cut, load_sheet
+from vitrail.quality.repair.table_writer import load_sheet, split_cells
 from vitrail.quality.screening import screen
 from vitrail.quality.screening.result import CAUSES, LABEL, Finding, Screening
 from vitrail.runs.screening import save_screening
@@ -185,7 +185,7 @@ def test_a_row_is_cut_as_csv_cuts_it(rows: list[list[str]], delimiter: str) -> N
     for row in rows:
         out = io.StringIO()
         csv.writer(out, delimiter=delimiter).writerow(row)
-        pieces, end = cut(out.getvalue(), delimiter)
+        pieces, end = split_cells(out.getvalue(), delimiter)
         assert delimiter.join(pieces) + end == out.getvalue()
         assert end == "\r\n"
         assert len(pieces) == 3
@@ -402,7 +402,7 @@ def test_check_against_what_all_published(tmp_path: Path, monkeypatch: pytest.Mo
         Finding("here", "chol", "unit", True, 9.0, "Its median is 5.7 here.", {"factor": 38.67}),
         Finding("here", LABEL, "label noise", True, 9.0, "Outcomes are predicted badly.", {"share": 0.3}),
     ]
-    monkeypatch.setattr("vitrail.quality.screening.pooled_check.against", lambda rows, table, pooled: found)
+    monkeypatch.setattr("vitrail.quality.screening.pooled_check.compare_with_pooled", lambda rows, table, pooled: found)
     FAULTS["unit"][1](SITES["here"]).to_csv("ours.csv", index=False)
     Path("study.toml").write_text(vt.Study.parse(TABLE.model_dump(exclude_defaults=True)).to_toml())
     Path("pooled.json").write_text('{"pooled": {"rows": 1000}}')

@@ -13,7 +13,15 @@ from tests.support.screened import federation, spoil
 from vitrail import VitrailError
 from vitrail.data.readers.tables import clean
 from vitrail.data.schema import Feature, TableSchema, Target
-from vitrail.quality.screening import Said, ScreeningCoordinator, ScreeningSite, against, budget, parts, screen
+from vitrail.quality.screening import (
+    Said,
+    ScreeningCoordinator,
+    ScreeningSite,
+    budget,
+    compare_with_pooled,
+    parts,
+    screen,
+)
 from vitrail.quality.screening.schema import FLOOR, HELD
 from vitrail.quality.screening.site import correlate, solve
 from vitrail.quality.screening.text import to_text, twin_sentences
@@ -204,9 +212,9 @@ def test_a_site_alone_is_told_before_anything_leaves() -> None:
     rows, table = federation()
     pooled = screen(rows, table).pooled
     mine = rows["site-0"]
-    assert not against(mine, table, pooled)
+    assert not compare_with_pooled(mine, table, pooled)
     bad = mine.assign(sugar=mine.sugar / 18.02, pressure=mine.pressure * 10, stage=np.nan, smoker=1.0)
-    found = {f.feature: f for f in against(bad, table, pooled)}
+    found = {f.feature: f for f in compare_with_pooled(bad, table, pooled)}
     assert {n: (f.kind, f.wrong) for n, f in found.items()} == {
         "sugar": ("unit", True),
         "pressure": ("unit", True),
@@ -215,7 +223,9 @@ def test_a_site_alone_is_told_before_anything_leaves() -> None:
     }
     assert found["sugar"].numbers["unit"] == "mmol/L"
     spiked = mine.age.where(np.arange(len(mine)) % 5 > 0, -9)
-    assert [(f.feature, f.kind) for f in against(mine.assign(age=spiked), table, pooled)] == [("age", "code")]
+    assert [(f.feature, f.kind) for f in compare_with_pooled(mine.assign(age=spiked), table, pooled)] == [
+        ("age", "code")
+    ]
 
 
 def test_our_own_demo_is_told_right() -> None:

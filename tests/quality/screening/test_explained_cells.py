@@ -116,9 +116,9 @@ def test_what_is_reckoned_from_ties_is_what_sites_say_themselves() -> None:
     p, alone = publish(bad), publish({name: frame for name, frame in bad.items() if name != SITE})
     others = [k for k, name in enumerate(p.sites) if name != SITE]
     accused = np.zeros((len(p.sites), len(p.layout.columns)), bool)
-    assert p.reckon([], accused)[others] == pytest.approx(p.predicted[others, :, 0], abs=0.1)
+    assert p.estimate([], accused)[others] == pytest.approx(p.predicted[others, :, 0], abs=0.1)
     accused[p.sites.index(SITE), -1] = True
-    assert p.reckon([], accused)[others] == pytest.approx(alone.predicted[:, :, 0], abs=0.1)
+    assert p.estimate([], accused)[others] == pytest.approx(alone.predicted[:, :, 0], abs=0.1)
     assert abs(alone.predicted[:, :, 0] - p.predicted[others, :, 0]).max() > 0.5  # it makes a difference
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 
 import vitrail as vt
 from tests.support.visits import COLUMNS, study_of, visits
-from vitrail.analysis.explanations.summary import among_sites
+from vitrail.analysis.explanations.summary import summarise_sites
 from vitrail.data.persons import one_row_each
 from vitrail.data.readers.tables import clean
 from vitrail.quality.screening.coordinator import screen
@@ -95,6 +95,6 @@ def test_explanations_of_all_sites_count_persons() -> None:
     assert {name: len(e) for name, e in told.items()} == {"s0": 110, "s1": 60, "s2": 60}
     assert told["s0"].counted == "110 rows, one of each patient"
     assert run.explain("s0", sites["s0"], rows=["2", "3"]).counted == "2 rows"
-    among = among_sites(told, run.study.unit_word)
+    among = summarise_sites(told, run.study.unit_word)
     assert (among.sites, among.small, among.unit) == (["s0"], ["s1", "s2"], "patient")
     assert set(among.table.feature) == set(COLUMNS)

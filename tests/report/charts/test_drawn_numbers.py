@@ -44,7 +44,7 @@ def test_sites_whose_risks_are_farthest_off_come_first(monkeypatch: pytest.Monke
     study = Study.parse(
         {"target": {"column": "y", "classes": [0, 1], "positive": 1}, "features": {"a": {"kind": "numeric"}}}
     )
-    monkeypatch.setattr(calibration, "read_told", lambda run: told)
+    monkeypatch.setattr(calibration, "read_risk_counts", lambda run: told)
     run: Any = SimpleNamespace(study=study, sites=[*told, "silent"])
     shown = calibration.contents(run)
     assert [row[0] for row in shown["rows"]] == ["half", "little", "nearly", "right"]

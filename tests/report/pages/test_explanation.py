@@ -13,10 +13,10 @@ from tests.support.report.browser import Browser
 from tests.support.report.explanations import made
 from tests.support.report.pages import HOSTILE
 from tests.support.vertical.talks import people, talk
-from vitrail.analysis.explanations.summary import among_sites
+from vitrail.analysis.explanations.summary import summarise_sites
 from vitrail.core.errors import VitrailError
 from vitrail.report.pages.explanation import render_explained, to_text, typical_rows, write_explained
-from vitrail.report.pages.explanation_summary import render_among, write_among
+from vitrail.report.pages.explanation_summary import render_explanation_summary, write_explanation_summary
 from vitrail.vertical.shap import explain, split_answer
 
 
@@ -105,7 +105,9 @@ def test_one_row_alone_has_no_swarm() -> None:
 
 def test_hostile_names_are_told_as_they_are() -> None:
     page = render_explained(made(names=list(HOSTILE)), HOSTILE[0], HOSTILE[1])
-    page += render_among(among_sites({n: made(names=list(HOSTILE)) for n in HOSTILE}), HOSTILE[0], HOSTILE[:2])
+    page += render_explanation_summary(
+        summarise_sites({n: made(names=list(HOSTILE)) for n in HOSTILE}), HOSTILE[0], HOSTILE[:2]
+    )
     assert "<script" not in page
     assert "<img" not in page
 
@@ -118,7 +120,7 @@ def test_only_an_earlier_page_is_written_over(tmp_path: Path) -> None:
     page = write_explained(made(), tmp_path / "e.html", site="here")
     write_explained(made(), page, site="here")
     with pytest.raises(VitrailError, match="it exists already"):
-        write_among(among_sites({"a": made()}), page)
+        write_explanation_summary(summarise_sites({"a": made()}), page)
     page.write_text("mine")
     with pytest.raises(VitrailError, match="it exists already"):
         write_explained(made(), page, site="here")
@@ -145,7 +147,7 @@ def test_pages_of_a_host_and_a_guest(tmp_path: Path) -> None:
 
 def test_there_is_no_row_on_the_federations_page(tmp_path: Path) -> None:
     told = {"north": made(), "south": made(100, 2), "west": made(99, 3)}
-    page = write_among(among_sites(told), tmp_path / "explain.html", "Heart", ["east"])
+    page = write_explanation_summary(summarise_sites(told), tmp_path / "explain.html", "Heart", ["east"])
     text, table = page.read_text(), (tmp_path / "explain.csv").read_text()
     assert "<circle" not in text
     for e in told.values():
@@ -167,12 +169,12 @@ def test_sizes_and_directions() -> None:
     assert e.values[:, 0].mean() > 0
     e.values[:, 1] = np.where(e.data[:, 1] == "yes", 0.4, 0.0)
     e.values[:, 2] = [{"a": -0.3, "b": 0.0, "c": 0.2}[v] for v in e.data[:, 2]]
-    rows = among_sites({"north": e}).table.set_index("feature")
+    rows = summarise_sites({"north": e}).table.set_index("feature")
     assert np.allclose(rows["size"], np.abs(e.values).mean(0))
     assert (rows.low < rows["size"]).all()
     assert rows.sign.to_dict() == {"chol": "-", "smokes": "+", "ward": "≠", "lab": ""}
     assert rows.moves["ward"] == "up for c, down for a, against b"
-    page = render_among(among_sites({"north": e}))
+    page = render_explanation_summary(summarise_sites({"north": e}))
     assert ", up for c, down for a, against b</title>" in page
     assert "north, lab: 0.3" in page
     assert "direction not known" in page
@@ -181,7 +183,10 @@ def test_sizes_and_directions() -> None:
 def test_the_federations_figure_is_that_of_the_sites_own_page() -> None:
     e = made(200)
     title = "How much each feature moves the log odds of sick = yes, and in which direction"
-    own, shared = (figures(page, title) for page in (render_explained(e, "x"), render_among(among_sites({"x": e}))))
+    own, shared = (
+        figures(page, title)
+        for page in (render_explained(e, "x"), render_explanation_summary(summarise_sites({"x": e})))
+    )
     hidden = re.compile(r'class="(hid|mixed)"|<path[^>]*class="hatch"></path>')  # whose columns they are
     assert [hidden.sub("", f) for f in own] == [hidden.sub("", f) for f in shared]
     assert to_text(e, "x").count("no clear direction") >= 1
@@ -189,7 +194,7 @@ def test_the_federations_figure_is_that_of_the_sites_own_page() -> None:
 
 def test_a_table_of_an_earlier_version_is_written_over(tmp_path: Path) -> None:
     (tmp_path / "e.csv").write_text("site,feature,size,low,high,sign\n")
-    write_among(among_sites({"a": made()}), tmp_path / "e.html")
+    write_explanation_summary(summarise_sites({"a": made()}), tmp_path / "e.html")
     assert "moves" in (tmp_path / "e.csv").read_text()
 
 
@@ -197,15 +202,15 @@ def test_few_rows_that_differ_are_not_told() -> None:
     e = made(200)
     e.values[:, 1] = 0
     e.values[:9, 1] = 3.0
-    told = among_sites({"north": e})
+    told = summarise_sites({"north": e})
     assert np.isnan(told.table.set_index("feature").loc["smokes", "size"])
-    assert "not told" in render_among(told)
+    assert "not told" in render_explanation_summary(told)
     e.values[9, 1] = 3.0
-    assert among_sites({"north": e}).table.set_index("feature").loc["smokes", "size"] == pytest.approx(0.15)
+    assert summarise_sites({"north": e}).table.set_index("feature").loc["smokes", "size"] == pytest.approx(0.15)
 
 
 def test_where_nobody_has_enough_rows() -> None:
-    page = render_among(among_sites({"a": made(20), "b": made(30)}))
+    page = render_explanation_summary(summarise_sites({"a": made(20), "b": made(30)}))
     assert "<b>a</b> and <b>b</b>" in page
     assert "<svg" not in page
 

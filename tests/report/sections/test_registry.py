@@ -129,7 +129,7 @@ def test_a_new_meaning_takes_one_section_and_its_template(monkeypatch: pytest.Mo
 
     def contents(page: Page) -> dict[str, object]:
         assert page.run is not None
-        told = page.run.told(STRANGE)
+        told = page.run.fact(STRANGE)
         assert told is not None
         return {"numbers": told.tolist()}
 

@@ -13,11 +13,11 @@ import pytest
 import vitrail as vt
 from tests.support.report.pages import HOSTILE, run_of
 from tests.support.small import opposed_tables
-from vitrail.metrics.scores import SUREST, told_shares
+from vitrail.metrics.scores import SUREST, surest_shares
 from vitrail.report import render
 from vitrail.report.pages.builder import page_of
 from vitrail.report.pages.frame import fill_part
-from vitrail.report.sections.selective_prediction import APART, contents, is_told
+from vitrail.report.sections.selective_prediction import APART, contents, has_coverage
 from vitrail.runs.setup import COVERAGE
 
 HEAD = "What is gained by handing the least sure cases to a person"
@@ -35,7 +35,7 @@ def made(rows: dict[str, int], curve: dict[int, float], auroc: float = 0.7, loss
     """A run that was not run, whose sites all have this curve where enough rows are left."""
     history = []
     for site, n in rows.items():
-        told = {f"accuracy@{s}": curve[s] if s in told_shares(n) else np.nan for s in SUREST}
+        told = {f"accuracy@{s}": curve[s] if s in surest_shares(n) else np.nan for s in SUREST}
         told |= {"doubt": 0.4, "auroc": auroc} if n >= 10 else {"doubt": np.nan, "auroc": np.nan}
         history += [(0, 5, site, COVERAGE, metric, value) for metric, value in told.items()]
     run = run_of(list(rows), history=history)
@@ -133,7 +133,7 @@ def test_names_from_files_stay_text() -> None:
 
 def test_nothing_is_drawn_where_nothing_is_told() -> None:
     small = made({"a": 24, "b": 3}, line(0.7, 0.02))
-    assert not is_told(small)
+    assert not has_coverage(small)
     tables = opposed_tables({"small": 60, "large": 150})
     study = vt.Study.infer(tables, target="sick").with_changes(training={"rounds": 1})
     assert HEAD in render(page_of(vt.federate(study, tables)))

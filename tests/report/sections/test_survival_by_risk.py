@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 import vitrail as vt
 from tests.support.survival import made, study_of
 from vitrail.metrics.survival import difference, limits, survival_curve, thirds
-from vitrail.privacy.score_rounding import ScoredRows, leaves, patients
+from vitrail.privacy.score_rounding import ScoredRows, can_leave, patients
 from vitrail.report.pages.builder import write_report
 from vitrail.report.sections.survival_by_risk import CHANCE, LESS, MORE, UNTOLD, Curve, compare_groups, contents
 from vitrail.runs.setup import RISK
@@ -183,5 +183,5 @@ def test_without_numbers_at_risk_nothing_is_claimed(run: vt.Run, tmp_path: Path)
 
 def test_numbers_at_risk_do_not_leave_rounded_and_cost_the_others_nothing() -> None:
     assert math.isnan(patients("left@low@1", ScoredRows(9000, 900)))
-    assert not leaves("left@low@1")
-    assert leaves("free@low@1")
+    assert not can_leave("left@low@1")
+    assert can_leave("free@low@1")

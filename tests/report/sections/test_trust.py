@@ -19,7 +19,7 @@ from tests.support.report.trust import ROUNDS, WARDS, facts_of, page, scores_of
 from vitrail.analysis.trust import Trust, read_trust
 from vitrail.core import facts as means
 from vitrail.core.facts import ALONE, OWN, SHARED, Fact
-from vitrail.core.tensors import Params, tensors
+from vitrail.core.tensors import Params, flatten
 from vitrail.data.encoding import Encoder
 from vitrail.methods import IFedAvg, Influence, WeightErosion
 from vitrail.report import render
@@ -189,7 +189,7 @@ def share_run() -> Run:
     run = run_of("abc", facts, scores, Influence(), linear=True)
     task = build_task(run.study, run.method, run.seed)
     state = run.method.settle(task, run.method.state(task, 1), None)  # type: ignore[arg-type]
-    run.models = {site: {k: v[0] for k, v in tensors(state)} for site in "abc"}
+    run.models = {site: {k: v[0] for k, v in flatten(state)} for site in "abc"}
     run.encoders = dict.fromkeys("abc", Encoder(run.study, {}, {}))
     return run
 

@@ -15,14 +15,14 @@ from scipy.stats import spearmanr
 import vitrail as vt
 from tests.support.report.pages import HOSTILE, SEEDS, make, run_of
 from tests.support.report.uncertainty import ROUNDS, WARDS, facts_of, page, scores_of
-from vitrail.analysis.uncertainty import goes_with, rank_correlation, read_choice, read_doubt, shared_classes
+from vitrail.analysis.uncertainty import rank_agreement, rank_correlation, read_choice, read_uncertainty, shared_classes
 from vitrail.core import facts as means
 from vitrail.methods.ripfl import RIPFL
 from vitrail.report import render
 from vitrail.report.pages.builder import page_of
 from vitrail.report.sections.learning.class_overlap import class_shares
 from vitrail.report.sections.registry import undrawn
-from vitrail.report.sections.uncertainty import against
+from vitrail.report.sections.uncertainty import pair_with_scores
 from vitrail.runs.evaluation import shares_said, target_words
 
 
@@ -70,18 +70,18 @@ def test_matrices_that_go_together_and_those_that_do_not() -> None:
     rng = np.random.default_rng(3)
     alike = rng.random((9, 9))
     alike = alike + alike.T
-    found, chance = goes_with(np.exp(alike) + 0.01 * rng.random((9, 9)), alike)
+    found, chance = rank_agreement(np.exp(alike) + 0.01 * rng.random((9, 9)), alike)
     assert found.value > 0.95
     assert found.pairs == 72
     assert math.isnan(found.low), "pairs are not independent"
     assert chance < 0.002
-    others = [goes_with(rng.random((9, 9)), alike)[1] for _ in range(40)]
+    others = [rank_agreement(rng.random((9, 9)), alike)[1] for _ in range(40)]
     assert 0.3 < np.mean(others) < 0.7
     assert np.mean(np.array(others) < 0.05) < 0.15
     order = rng.permutation(9)
-    moved = goes_with(*(m[np.ix_(order, order)] for m in (np.exp(alike), alike)))
-    assert moved[0].value == pytest.approx(goes_with(np.exp(alike), alike)[0].value)
-    assert math.isnan(goes_with(alike, np.ones((9, 9)))[1])
+    moved = rank_agreement(*(m[np.ix_(order, order)] for m in (np.exp(alike), alike)))
+    assert moved[0].value == pytest.approx(rank_agreement(np.exp(alike), alike)[0].value)
+    assert math.isnan(rank_agreement(alike, np.ones((9, 9)))[1])
 
 
 def test_pairs_of_a_site_count_as_one_site(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +92,7 @@ def test_pairs_of_a_site_count_as_one_site(monkeypatch: pytest.MonkeyPatch) -> N
         heard, common = rng.standard_normal((2, 9))
         noise = rng.standard_normal((2, 9, 9))
         shared = common[:, None] + common + 0.1 * (noise[1] + noise[1].T)
-        alarms += goes_with(heard + 0.1 * noise[0], shared)[1] < 0.05
+        alarms += rank_agreement(heard + 0.1 * noise[0], shared)[1] < 0.05
     assert alarms <= 10
 
 
@@ -113,10 +113,10 @@ def test_what_sites_said_of_their_classes_is_read_back(classes: list[str]) -> No
 
 
 def test_while_a_site_is_away_what_it_said_holds() -> None:
-    doubt = read_doubt(WARDS, facts_of(WARDS, away=True))
+    doubt = read_uncertainty(WARDS, facts_of(WARDS, away=True))
     assert doubt is not None
     curve = run_of(WARDS, {}, scores_of(WARDS)).curve()
-    both = against(doubt, curve)
+    both = pair_with_scores(doubt, curve)
     assert both.rounds.tolist() == [2, 4, 6, 8, 10, 12], "round 0 is before anything was said"
     assert np.isnan(doubt.unsure[3, 1])
     assert both.unsure[1].tolist() == pytest.approx([0.2 + 0.1 * i for i in range(6)])
@@ -129,7 +129,7 @@ def test_who_was_chosen_how_often() -> None:
     assert choice.often().tolist() == pytest.approx([1, 1, 1, 0, 0.5, 0.5]), "of the rounds in which it was there"
     assert choice.here[:, 1].sum() == 9
     assert read_choice(WARDS, {}) is None
-    assert read_doubt(WARDS, {}) is None
+    assert read_uncertainty(WARDS, {}) is None
 
 
 # --- what a page says and draws ---------------------------------------------------------------------------------------

@@ -13,11 +13,11 @@ import vitrail as vt
 from tests.support.small import opposed_tables
 from vitrail.cli import app
 from vitrail.core.errors import VitrailError
-from vitrail.deploy.consent.form import contract_words
+from vitrail.deploy.consent.form import contract_text
 from vitrail.deploy.protocol.agreement import Agreement
 from vitrail.report.pages.builder import load, write_report
 from vitrail.runs import Plan
-from vitrail.runs.protection.masking import drafted
+from vitrail.runs.protection.masking import with_secure_sum
 from vitrail.study.model import Study
 
 SITES = opposed_tables({"north": 60, "south": 50, "west": 44, "east": 40, "centre": 36})
@@ -104,27 +104,27 @@ def test_a_draft_is_masked_where_it_can_be(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "under masks" in done.output
     assert Study.load(file).protect.sum == "masked"
-    assert drafted(study(), 2).protect.sum == "plain"
-    assert drafted(study().with_changes(method={"name": "influence"}), 5).protect.sum == "plain"
-    assert drafted(study().with_changes(method={"name": "ifedavg"}), 5).protect.sum == "masked"
+    assert with_secure_sum(study(), 2).protect.sum == "plain"
+    assert with_secure_sum(study().with_changes(method={"name": "influence"}), 5).protect.sum == "plain"
+    assert with_secure_sum(study().with_changes(method={"name": "ifedavg"}), 5).protect.sum == "masked"
 
 
 def test_wire_and_form_say_who_can_read_what(tmp_path: Path) -> None:
     MASKED.save(tmp_path / "study.toml")
     told = CliRunner().invoke(app, ["wire", "fedavg", str(tmp_path / "study.toml")]).output
     assert "it can read the total of more than two thirds of the sites, of 3 or more, and no site's own" in told
-    form = " ".join(contract_words(Agreement.of(MASKED, None, 5), "north", list(SITES), True).split())
+    form = " ".join(contract_text(Agreement.of(MASKED, None, 5), "north", list(SITES), True).split())
     assert "Nobody can read this site's own report (training)" in form
     assert "what 4 sites or more (more than two thirds of 5) report together can be opened" in form
     assert "TO READ THIS SITE'S REPORT IT TAKES: the coordinator and 3 of the 4 other sites" in form
     assert "could be read there" not in form  # as it says in the open
     assert "The coordinator cannot read a single report" in form
     assert "sealed shares of what hides this site's report" in form
-    plain = " ".join(contract_words(Agreement.of(study(), None, 5), "north", list(SITES), True).split())
+    plain = " ".join(contract_text(Agreement.of(study(), None, 5), "north", list(SITES), True).split())
     assert "the coordinator is not kept from reading a single report" in plain
     assert "Nobody can read this site's own report" not in plain
     noisy = study(rows={"epsilon": 3.0}).with_changes(standardise="local")
-    form = " ".join(contract_words(Agreement.of(noisy, None, 5), "north", list(SITES), True).split())
+    form = " ".join(contract_text(Agreement.of(noisy, None, 5), "north", list(SITES), True).split())
     assert "Noise is added at this site in every step (epsilon 3 for a row that is removed" in form
 
 

@@ -16,7 +16,7 @@ import vitrail as vt
 from tests.support import picture_sites
 from tests.support.vertical.talks import naive
 from vitrail.analysis.explanations.rows import Explanation
-from vitrail.analysis.explanations.summary import among_sites
+from vitrail.analysis.explanations.summary import summarise_sites
 from vitrail.cli import app, main
 from vitrail.data.encoding import Encoder
 from vitrail.data.readers.tables import clean
@@ -276,7 +276,7 @@ def test_one_model_moves_the_answer_in_one_direction_at_all_sites(kind: str) -> 
     study = vt.Study.parse({"target": target, "features": features, "training": {"rounds": 60}})
     run = vt.federate(study, sites, method="fedavg")
     told = {site: run.explain(site, frame) for site, frame in sites.items()}
-    table = among_sites(told).table.set_index(["feature", "site"])
+    table = summarise_sites(told).table.set_index(["feature", "site"])
     assert set(table.sign) == {"+"}
     means = {site: np.sign(e.values.mean(0)).tolist() for site, e in told.items()}
     assert means == {"right": [1, 1], "left": [-1, -1]}, "what was shown before"

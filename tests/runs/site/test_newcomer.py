@@ -13,10 +13,10 @@ import torch
 from typer.testing import CliRunner
 
 import vitrail as vt
-from vitrail.analysis.private_layers import paper_marks
+from vitrail.analysis.private_layers import paper_flags
 from vitrail.cli import app
 from vitrail.core.errors import VitrailError
-from vitrail.core.tensors import tensors
+from vitrail.core.tensors import flatten
 from vitrail.data.encoding import prepare
 from vitrail.engine.local import Engine
 from vitrail.metrics.recalibration import fit_constant, placed
@@ -105,7 +105,9 @@ def test_its_scores_are_its_models(run, grown, shifted) -> None:
         with torch.no_grad():
             seen = task.output(params, torch.from_numpy(data.train_x).float()[None])[0]
             constant = fit_constant(task.loss, seen, np.eye(2)[data.train_y.astype(int)], np.ones(len(seen)))
-            answers = placed(task.loss, torch.from_numpy(constant)).answers(task.output(params, x)[0].double()).numpy()
+            answers = (
+                placed(task.loss, torch.from_numpy(constant)).predictions(task.output(params, x)[0].double()).numpy()
+            )
         right = decide(answers, np.array(late.thresholds)) == data.test_y
         worth = gains(grown).set_index("metric")
         assert worth[moment]["accuracy"] == pytest.approx(right.mean())
@@ -150,7 +152,7 @@ def test_its_row_in_the_heatmap(run, grown) -> None:
     assert late.value.notna().all()
     for _, part in new.groupby("layer"):
         values = part.pivot(index="site", columns="feature", values="value")
-        o, x = paper_marks(values.to_numpy())
+        o, x = paper_flags(values.to_numpy())
         want = np.char.add(np.where(o, "O", ""), np.where(x, "x", ""))
         got = part.pivot(index="site", columns="feature", values="flagged_paper")
         assert (got.to_numpy().astype(str) == want).all()
@@ -218,12 +220,12 @@ def test_sites_that_come_and_go(rate, away, study, sites) -> None:
     rows = training_rows(data, agreed, method, "cpu")
     absent = absence(rows.names, 1, rate, away, [], method.plan(agreed.training.rounds))
     engine = Engine(build_task(agreed, method, 1), method, rows, training_of(agreed), 1, absent=absent)
-    before = {k: v.clone() for k, v in tensors(engine.start().state)}
+    before = {k: v.clone() for k, v in flatten(engine.start().state)}
     missed = 0
     for moment in engine.run():
         if moment.stage:
             break
-        now = {k: v.clone() for k, v in tensors(moment.state)}
+        now = {k: v.clone() for k, v in flatten(moment.state)}
         for i, here in enumerate(moment.present.tolist()):
             still = [torch.equal(now[k][i], before[k][i]) for k in now]
             assert not any(still) if here else all(still)

@@ -26,7 +26,7 @@ from tests.support.deploy.forked import Forked
 from tests.support.stripes import write_folders
 from vitrail.cli import app
 from vitrail.core.errors import VitrailError
-from vitrail.core.tensors import tensors
+from vitrail.core.tensors import flatten
 from vitrail.data.encoding import finish_moments, moments, numeric
 from vitrail.deploy.coordinator.requests import Responses
 from vitrail.deploy.identity import enrolment as enrol
@@ -289,7 +289,7 @@ def without_scores(run: Run) -> pd.DataFrame:
 
 def first_word(agreed: Agreement) -> dict[str, Tensor]:
     """What an honest coordinator tells a site in the first round."""
-    return {k: v[0] for k, v in tensors(agreed.stages[0].turns[0].down)}
+    return {k: v[0] for k, v in flatten(agreed.stages[0].turns[0].down)}
 
 
 def prepare_question(site: Site, run: str) -> Message:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.support.deploy.masked_runs import Masked
-from vitrail.core.tensors import each
+from vitrail.core.tensors import map_tensors
 from vitrail.deploy.protocol.message import Message
 
 
@@ -19,7 +19,7 @@ def lying(way: Masked, site: str, by: float) -> None:
 
             def answers(*given: Any) -> Any:
                 (report,) = before(*given)
-                change = each(lambda t: t * by, report.held.change)
+                change = map_tensors(lambda t: t * by, report.held.change)
                 return [report._replace(held=report.held._replace(change=change))]
 
             engine.answers = answers  # type: ignore[method-assign]

@@ -18,7 +18,7 @@ from tests.support.report.live_runs import Story
 from tests.support.report.pages import HEART, make, screened
 from tests.support.report.site_pages import told as looked
 from tests.support.report.transfers import make_found
-from vitrail.analysis.explanations.summary import among_sites
+from vitrail.analysis.explanations.summary import summarise_sites
 from vitrail.data.datasets.catalogue import packaged
 from vitrail.report import render
 from vitrail.report.live import server
@@ -26,7 +26,7 @@ from vitrail.report.live.watcher import RunWatcher
 from vitrail.report.pages.card import render_card
 from vitrail.report.pages.contribution import render_contribution
 from vitrail.report.pages.explanation import render_explained
-from vitrail.report.pages.explanation_summary import render_among
+from vitrail.report.pages.explanation_summary import render_explanation_summary
 from vitrail.report.pages.index import Demo, DemoPage, write_index
 from vitrail.report.pages.site import render_private
 from vitrail.report.pages.site_benefit import write_own_verdict
@@ -130,7 +130,7 @@ def explained(_: Path) -> str:
 
 
 def explained_all(_: Path) -> str:
-    return render_among(among_sites({f"a site with a long name {i}": made(120, i) for i in range(4)}))
+    return render_explanation_summary(summarise_sites({f"a site with a long name {i}": made(120, i) for i in range(4)}))
 
 
 def parties(_: Path) -> str:

@@ -9,7 +9,7 @@ import vitrail as vt
 from vitrail.data.encoding import fit_encoders
 from vitrail.data.readers.tables import clean
 from vitrail.quality.repair.effective_values import InputLayers
-from vitrail.quality.repair.inspection import SiteInspection, look
+from vitrail.quality.repair.inspection import SiteInspection, inspect_site
 from vitrail.quality.screening.result import Finding
 
 STUDY = vt.Study.load(vt.datasets.packaged("heart_disease.toml"))
@@ -25,4 +25,6 @@ def told(site: str = NAME, frame: pd.DataFrame | None = None) -> SiteInspection:
     marks += [("(label)", "label flip", {}), ("thalach", "differs", {})]
     findings = [Finding(site, f, k, k != "differs", 1.0, f"{site}, {f}: something", n) for f, k, n in marks]
     ends = InputLayers(0.3 * one, 1.4 * one, 0 * one, one, 3)
-    return look(site, frame, STUDY, encoder, findings, ["chol", "exang"], ends=ends, same=False, study=STUDY.name)
+    return inspect_site(
+        site, frame, STUDY, encoder, findings, ["chol", "exang"], ends=ends, same=False, study=STUDY.name
+    )

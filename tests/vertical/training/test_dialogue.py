@@ -15,7 +15,7 @@ from vitrail.core.optimizers import SGD, Adam
 from vitrail.vertical.messages import Levels, Masked, Numbers, Slope
 from vitrail.vertical.training.dialogue import Dialogue, Wire, lines
 from vitrail.vertical.training.guest import Guest, levels, nearest
-from vitrail.vertical.training.host import Host, heard
+from vitrail.vertical.training.host import Host, answer_scores
 from vitrail.vertical.training.logistic import Logistic
 from vitrail.vertical.training.ration import RationAccount
 from vitrail.vertical.training.split_network import features
@@ -135,7 +135,7 @@ def test_only_what_was_declared_crosses() -> None:
     with pytest.raises(VitrailError, match="got one about 5"):
         d.host.hear(0, {"lab": few})
     with pytest.raises(VitrailError, match="levels below 8, got 9"):
-        heard(few._replace(level=few.level + 9))
+        answer_scores(few._replace(level=few.level + 9))
     for party in ("lab", "clinic"):
         assert all(len(line.words) > 20 for line in lines(d, party))
 
@@ -203,7 +203,7 @@ def test_noise_is_the_same_whenever_a_row_is_asked() -> None:
     for d in told:
         d.train()
     rows = told[0].terms.test
-    one, again, other = (heard(d.ask(rows)["lab"]) for d in (told[0], *told))
+    one, again, other = (answer_scores(d.ask(rows)["lab"]) for d in (told[0], *told))
     assert torch.equal(one, again)
     assert torch.equal(one, other), "from the same secret"
     g = told[0].guests[0]
@@ -229,7 +229,7 @@ def test_noise_hangs_on_the_person_and_not_on_the_place() -> None:
     assert 0.9 < float(once.noise.std()) < 1.1
     some = order[:7]
     told = once.tell(g.columns[some], [people[i] for i in some.tolist()])
-    assert torch.equal(heard(told), heard(once._said(g.columns[some], once.noise[some])))
+    assert torch.equal(answer_scores(told), answer_scores(once._said(g.columns[some], once.noise[some])))
 
 
 def test_a_host_learns_by_itself_and_asks_nobody() -> None:

@@ -41,7 +41,7 @@ def test_a_step_is_that_of_the_bounded_curvature(many: int, answer: int) -> None
     a = torch.randn(4000, many, generator=g, dtype=torch.float64)
     true = torch.randn(many, answer, generator=g, dtype=torch.float64)
     params = {"weight": torch.zeros(1, many, answer, dtype=torch.float64)}
-    Newton(1.0, curvature(a, 1.0)).follow(params, {}, {"weight": (a.T @ (0 - a @ true) / len(a))[None]})
+    Newton(1.0, curvature(a, 1.0)).apply(params, {}, {"weight": (a.T @ (0 - a @ true) / len(a))[None]})
     assert torch.allclose(params["weight"][0], true, atol=0.05 * float(true.abs().max()))
 
 

@@ -25,7 +25,7 @@ from torch import Tensor
 from vitrail.analysis.explanations.direction import Direction, direction
 from vitrail.core.errors import Problem, VitrailError
 from vitrail.core.losses import Hazard, Loss, log_hazard, log_shares, with_constant
-from vitrail.data.encoding import written_rows
+from vitrail.data.encoding import rows_as_text
 from vitrail.data.schema import TableSchema
 from vitrail.stats.shapley import Floats, Masks, Worth, exact, paired
 
@@ -47,7 +47,7 @@ class FeatureLabel(NamedTuple):
 
 def columns_of(off: pd.DataFrame, table: TableSchema) -> tuple[FeatureLabel, ...]:
     """Of a table's features, whose reference is this row, as `clean` gives it."""
-    (shown,) = written_rows(off, table)
+    (shown,) = rows_as_text(off, table)
     return tuple(FeatureLabel(f.unit, f.levels, v) for f, v in zip(table.features.values(), shown, strict=True))
 
 
@@ -273,7 +273,7 @@ def answers_of(
         if z.shape[1] == 1:  # a number
             return with_constant(loss, z)[:, 0].numpy()
         if of == "share":
-            return loss.answers(z)[:, output].numpy()
+            return loss.predictions(z)[:, output].numpy()
         logs = log_shares(loss, z)
         others = torch.cat([logs[:, : output % z.shape[1]], logs[:, output % z.shape[1] + 1 :]], 1)
         return np.asarray((logs[:, output] - others.logsumexp(1)).numpy())

@@ -36,7 +36,7 @@ class ExplanationSummary(NamedTuple):
         return list(dict.fromkeys(self.table.site))
 
 
-def among_sites(told: Mapping[str, Explanation], unit: str = "row") -> ExplanationSummary:
+def summarise_sites(told: Mapping[str, Explanation], unit: str = "row") -> ExplanationSummary:
     """By name, so that the order tells nothing. `unit`: what one explained row is, in words."""
     large = {s: e for s, e in sorted(told.items()) if len(e) >= LEAST_ROWS}
     rows = [(s, *cells) for s, e in large.items() for cells in _of_site(e)]

@@ -88,7 +88,7 @@ def make_album(
     said = answers.argmax(1)
     shots = [
         Shot(
-            called(name),
+            picture_title(name),
             pictures[i],
             classes[labels[i]],
             classes[said[i]],
@@ -108,7 +108,7 @@ def make_album(
     return Album(site, study, target, tuple(classes), held_out is not None, counts, shown)
 
 
-def called(name: object) -> str:
+def picture_title(name: object) -> str:
     """A picture by its file, or by its row."""
     return name if isinstance(name, str) else f"row {name}"
 

@@ -30,7 +30,7 @@ from scipy import special
 
 from vitrail.analysis.shortcuts.outliers import FEWEST_SITES, Floats, chance_of_log, chance_of_ratio, expected
 from vitrail.core import facts as means
-from vitrail.core.facts import Facts, told
+from vitrail.core.facts import Facts, find_value
 
 LEVEL = 0.05  # of clean federations raise an alarm, at most
 WEIGHTS = {"piece": 0.5, "travel": 0.2, "easy": 0.05, "together": 0.25}
@@ -104,13 +104,15 @@ def judge(
     signals = {name: p for name, p in chances.items() if name in WEIGHTS}
     chance = _fused(signals, nothing.shape)
     out = ShortcutSignals(_share(home), _share(away), lead, loss, far, usual, chances, chance, [], level)
-    return out._replace(found=_found(out, signals))
+    return out._replace(found=_find_shortcuts(out, signals))
 
 
 def read_standing(facts: Facts, level: float = LEVEL) -> ShortcutSignals | None:
     """From the facts of a run, any of which may be missing; None where all are."""
     wanted = (means.TRAVEL, means.PIECE, means.EASY, means.PROTOTYPE_DISTANCE)
-    travel, piece, easy, far = (None if (t := told(facts, what)) is None else t.double().numpy() for what in wanted)
+    travel, piece, easy, far = (
+        None if (t := find_value(facts, what)) is None else t.double().numpy() for what in wanted
+    )
     return judge(travel, piece, easy, far, level)
 
 
@@ -133,7 +135,7 @@ def _pair(nothing: Floats) -> Floats:
     return np.stack([nothing, nothing], -1)
 
 
-def _told(counts: Floats) -> Floats:
+def _enough_counts(counts: Floats) -> Floats:
     """[..., (count, of)] with NaN where there are too few."""
     return np.where(counts[..., 1:] >= FEWEST_ROWS, counts, np.nan)
 
@@ -149,7 +151,7 @@ def _log_odds(counts: Floats) -> Floats:
 def _sides(travel: Floats) -> tuple[Floats, Floats, Floats, Floats]:
     """[site, class, (right, rows)] each: its model at home; its model away; the others' models at this site; and at the
     others' sites, where none is at home."""
-    counts = _told(travel)
+    counts = _enough_counts(travel)
     sites = np.arange(len(counts))
     home, abroad = counts[sites, sites], np.where(np.eye(len(counts), dtype=bool)[:, :, None, None], 0.0, counts)
     abroad = np.nan_to_num(abroad)
@@ -218,7 +220,7 @@ def _fused(signals: dict[str, Floats], shape: tuple[int, ...]) -> Floats:
     return np.asarray(np.fmin.reduce([np.minimum(p, 1.0) for p in _weighed(signals).values()]))
 
 
-def _found(standing: ShortcutSignals, signals: dict[str, Floats]) -> list[ShortcutFinding]:
+def _find_shortcuts(standing: ShortcutSignals, signals: dict[str, Floats]) -> list[ShortcutFinding]:
     many, weighed, out = standing.cells, _weighed(signals) if signals else {}, []
     for site, label in np.argwhere(standing.chance * many <= standing.level).tolist():
         chances = {n: float(p[site, label]) for n, p in signals.items() if np.isfinite(p[site, label])}

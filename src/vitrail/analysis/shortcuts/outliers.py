@@ -54,18 +54,18 @@ class Expected(NamedTuple):
         return self.table((self.weight * self.mean).sum(0))
 
 
-def expected(y: Floats, s2: Floats | None, beside: tuple[Floats, ...] = ()) -> Expected | None:
+def expected(y: Floats, s2: Floats | None, covariates: tuple[Floats, ...] = ()) -> Expected | None:
     """`y`: [site, class], NaN where unknown; `s2`: the variance that chance gives it, None: part of nature's;
-    `beside`: what may explain y as well, [site, class] each. None where too few are known."""
+    `covariates`: what may explain y as well, [site, class] each. None where too few are known."""
     known = np.isfinite(y)
     if known.any(1).sum() < FEWEST_SITES or known.sum() < FEWEST_CELLS:
         return None
-    same = np.stack([np.ones(y.shape), *(np.where(known & np.isfinite(x), x, 0.0) for x in beside)])
+    same = np.stack([np.ones(y.shape), *(np.where(known & np.isfinite(x), x, 0.0) for x in covariates)])
     own = np.zeros(y.shape) if s2 is None else np.where(known, s2, 0.0)
     natures = NATURE if s2 is not None else (tuple(SCALES), (1 / len(SCALES),) * len(SCALES))
     sizes = np.array(list(product(EFFECTS[0], EFFECTS[0], natures[0])))
     believed = np.array([np.prod(chances) for chances in product(EFFECTS[1], EFFECTS[1], natures[1])])
-    sd = np.stack([np.repeat([WIDE, SLOPE, a, b], [1, len(beside), *y.shape]) for a, b, _ in sizes])
+    sd = np.stack([np.repeat([WIDE, SLOPE, a, b], [1, len(covariates), *y.shape]) for a, b, _ in sizes])
     variance = own + sizes[:, 2, None, None] ** 2 + 1e-9
     mean, total, others = (part[:, known] for part in _foretell(np.where(known, y, 0.0), known, variance, same, sd))
     log = np.log(believed)[:, None] + others

@@ -27,7 +27,7 @@ class ShortcutWording(NamedTuple):
 
 def sentences(standing: ShortcutSignals, sites: Sequence[str], labels: Sequence[str]) -> list[ShortcutWording]:
     """Of each cell that stands out, the surest first."""
-    return [_said(standing, found, sites[found.site], labels[found.label]) for found in standing.found]
+    return [_wording_of(standing, found, sites[found.site], labels[found.label]) for found in standing.found]
 
 
 def calm(standing: ShortcutSignals) -> str:
@@ -69,7 +69,7 @@ def times(log_odds: float) -> str:
     return f"{factor:.1f} times" if factor < 10 else f"{float(f'{factor:.1g}'):,.0f} times"
 
 
-def _said(standing: ShortcutSignals, found: ShortcutFinding, site: str, label: str) -> ShortcutWording:
+def _wording_of(standing: ShortcutSignals, found: ShortcutFinding, site: str, label: str) -> ShortcutWording:
     at, usual, parts = (found.site, found.label), standing.usual, []
     for signal in found.by:
         if signal == "travel":

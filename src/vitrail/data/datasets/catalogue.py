@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from vitrail.core.errors import Problem, VitrailError
 from vitrail.data.datasets.partition import by_column
-from vitrail.data.readers.images import decoded, fitted
+from vitrail.data.readers.images import decoded, fit_pixels
 from vitrail.data.schema import Images
 
 HEART_ATTRIBUTION = (
@@ -165,7 +165,9 @@ def cub(size: int = 224) -> pd.DataFrame:
     index = pd.read_csv(io.BytesIO(_outside("cub200_first20/index.csv")))
     agreed = Images(size=(size, size), channels=3, fit="resize")
     with zipfile.ZipFile(io.BytesIO(_outside("cub200_first20/cub200_first20_224.zip"))) as file:
-        pixels = np.stack([fitted(_square(decoded(file.read(name))), agreed).transpose(1, 2, 0) for name in index.file])
+        pixels = np.stack(
+            [fit_pixels(_square(decoded(file.read(name))), agreed).transpose(1, 2, 0) for name in index.file]
+        )
     return _pictures(pixels, label=list(index.class_name.str.replace("_", " ")), part=list(index.split))
 
 

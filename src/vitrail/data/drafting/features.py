@@ -39,7 +39,7 @@ class FeatureDrafts(NamedTuple):
     notes: list[str]
 
 
-def infer_told(sites: Sites, target: str, site: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def infer_study(sites: Sites, target: str, site: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """A drafted study with what else is given. What a person has to decide is told as warnings."""
     column = site or str(given.get("site_column", ""))
     draft = infer_table(as_sites(sites, site, column), target, column)
@@ -85,7 +85,7 @@ def infer_table(sites: Mapping[str, pd.DataFrame], target: str, site_column: str
     events = classes[0] if len(classes) == 1 else None
     keys = find_keys(sites, {target, site_column, time})
     features, left, notes = draft_features(sites, {target, site_column, time, *keys.columns}, events)
-    notes = keys.notes + _tell_left(left) + _tell_aliases(features) + notes
+    notes = keys.notes + _warn_left_out(left) + _warn_aliases(features) + notes
     looked_at = {n: features[n] for n in list(features)[:COMPARED]} if classes else {}
     drop, leaks = find_leaks(_cells_of(sites, looked_at), looked_at, target, classes)
     features, notes = {n: f for n, f in features.items() if n not in drop}, notes + leaks
@@ -96,10 +96,10 @@ def infer_table(sites: Mapping[str, pd.DataFrame], target: str, site_column: str
         notes = [note, *notes]
     training = draft_training(aim.get("kind", "classes"), sum(map(len, sites.values())), len(sites))
     drafted = {"target": aim, "features": features, "training": training, **keys.said}
-    return StudyDraft(drafted, [*_tell_lost(cells, target), *notes])
+    return StudyDraft(drafted, [*_warn_lost_outcomes(cells, target), *notes])
 
 
-def _tell_lost(cells: Mapping[str, pd.Series], target: str) -> list[str]:
+def _warn_lost_outcomes(cells: Mapping[str, pd.Series], target: str) -> list[str]:
     """Rows without an outcome, which no run can use."""
     lost = {site: int(_is_absent(column).sum()) for site, column in cells.items()}
     parts = [f"{n} of {len(cells[site])} rows at {site}" for site, n in lost.items() if n]
@@ -179,7 +179,7 @@ def draft_features(
             f"Perhaps one column: {name!r} at {at_one} and {other!r} at {at_other}. If they are, write a feature "
             f'{name!r} with aliases = ["{other}"].'
         )
-    return FeatureDrafts(features, left, [*count_words(absent), *map(_tell_code, codes, codes.values()), *notes])
+    return FeatureDrafts(features, left, [*count_words(absent), *map(_describe_code, codes, codes.values()), *notes])
 
 
 def _match_names(at: Mapping[str, Mapping[str, int]], but: Collection[str]) -> dict[str, list[str]]:
@@ -199,14 +199,14 @@ def _match_names(at: Mapping[str, Mapping[str, int]], but: Collection[str]) -> d
     return out
 
 
-def _tell_left(left: Mapping[str, str]) -> list[str]:
+def _warn_left_out(left: Mapping[str, str]) -> list[str]:
     by: dict[str, list[str]] = {}
     for name, why in left.items():
         by.setdefault(why, []).append(name)
     return [f"Left out ({why}): {', '.join(names)}." for why, names in sorted(by.items())]
 
 
-def _tell_code(code: float, where: list[str]) -> str:
+def _describe_code(code: float, where: list[str]) -> str:
     number = f"{code:.10g}"
     return (
         f"Taken as missing: {number}, far from all other values (missing = [{number}]): {', '.join(where)}. Where it "
@@ -214,7 +214,7 @@ def _tell_code(code: float, where: list[str]) -> str:
     )
 
 
-def _tell_aliases(features: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _warn_aliases(features: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return [f"Taken for one: {', '.join([n, *f['aliases']])}." for n, f in features.items() if "aliases" in f]
 
 

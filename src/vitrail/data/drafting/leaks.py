@@ -35,7 +35,7 @@ class _Ranks(NamedTuple):
     above: float
     variance: float  # of `above`, where the column tells nothing
 
-    def told(self, where: str) -> LeakEvidence:
+    def evidence(self, where: str) -> LeakEvidence:
         auc = self.above / self.pairs
         return LeakEvidence(max(auc, 1 - auc), where, abs(self.above - self.pairs / 2) / self.variance**0.5)
 
@@ -52,9 +52,9 @@ def strongest(sites: Mapping[str, pd.Series], kind: str, events: Events) -> Leak
             continue
         total, counts = _Ranks(*np.add(total, ranks).tolist()), counts + each
         if each.min() >= ENOUGH:
-            found.append(ranks.told(f"at {site}"))
+            found.append(ranks.evidence(f"at {site}"))
     if total.pairs and counts.min() >= ENOUGH:
-        found.append(total.told("within sites" if len(sites) > 1 else "here"))
+        found.append(total.evidence("within sites" if len(sites) > 1 else "here"))
     return max(found, key=lambda told: told.auc)
 
 

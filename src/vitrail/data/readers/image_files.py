@@ -53,7 +53,7 @@ class ImageRequest(NamedTuple):
 
 def read_pictures(path: Path, table: TableSchema, strict: bool = True) -> pd.DataFrame:
     """One site's pictures, fitted. What cannot be used is refused, or stays in the frame to be told (not `strict`)."""
-    images = agreed(table)
+    images = image_settings(table)
     wanted = ImageRequest(images.column, table.target.column, table.site_column, table.target.levels, table.person)
     frame = with_persons(find_pictures(path, wanted), path, table)
     if strict:
@@ -67,7 +67,7 @@ def read_pictures(path: Path, table: TableSchema, strict: bool = True) -> pd.Dat
     return frame
 
 
-def agreed(table: TableSchema) -> Images:
+def image_settings(table: TableSchema) -> Images:
     assert table.images is not None
     return table.images
 

@@ -167,7 +167,7 @@ def _from_array(pixels: NDArray[Any]) -> Pixels:
     return pixels
 
 
-def fitted(pixels: Any, images: Images) -> NDArray[np.uint8]:
+def fit_pixels(pixels: Any, images: Images) -> NDArray[np.uint8]:
     """As agreed, [channel, height, width]; told where that cannot be."""
     pixels = _to_eight(_from_array(np.asarray(pixels)), images.bits)
     exact = images.fit == "exact"
@@ -211,7 +211,7 @@ def fit_cells(cells: Sequence[Any], images: Images) -> list[Any]:
 
     def fit(at: int) -> Any:
         try:
-            block[at] = fitted(pixels_of(cells[at]), images)
+            block[at] = fit_pixels(pixels_of(cells[at]), images)
         except MisfitError as error:
             return error.with_traceback(None)  # which would keep all that was read
         return block[at]

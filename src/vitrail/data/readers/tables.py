@@ -14,7 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from vitrail.core.errors import Problem, VitrailError, nearest
-from vitrail.data.outcomes import columns_beside, fold_outcome
+from vitrail.data.outcomes import fold_outcome, with_outcome_columns
 from vitrail.data.persons import as_numbers, columns_kept, key_columns
 from vitrail.data.readers.cells import MISSING_WORDS, POINT, codes_of, find_values, is_plain, one_nan
 from vitrail.data.readers.column_buffer import ColumnBuffer
@@ -124,7 +124,7 @@ def _parse_text(
 ) -> tuple[list[str], ColumnBuffer]:
     """`text`: the beginning of it, as far as it tells what separates the cells."""
     known = [alias for f in table.features.values() for alias in f.aliases] if table else []
-    names = {table.target.column, table.site_column, *columns_beside(table).features, *known} if table else set()
+    names = {table.target.column, table.site_column, *with_outcome_columns(table).features, *known} if table else set()
     records = read_records(path, lines, sniff(text, names))
     first = next(records, None)
     if first is None or not text.strip(' \r\n",;\t|'):  # other delimiters make cells of lone commas
@@ -293,7 +293,7 @@ def clean(frame: pd.DataFrame, table: TableSchema, need_target: bool = True) -> 
         return _clean(frame, table, need_target)
     if not need_target:
         return _clean(frame, table.model_copy(update={"target": table.plain.target}), need_target)
-    rows = _clean(as_numbers(frame, table), columns_kept(columns_beside(table)), need_target)
+    rows = _clean(as_numbers(frame, table), columns_kept(with_outcome_columns(table)), need_target)
     return fold_outcome(rows, table, str(frame.attrs.get("file", "table")))
 
 

@@ -29,7 +29,7 @@ from vitrail.deploy.consent.form import volume
 from vitrail.deploy.identity.signing import CERTIFICATE, OUTBOX, SIGNED, Signer, signed_text
 from vitrail.deploy.protocol.message import Message, unpack
 from vitrail.storage.atomic_files import put, write_atomically
-from vitrail.storage.hash_chain import last_mark, line_of, mark_of, whole
+from vitrail.storage.hash_chain import digest_of, last_digest, line_of, whole
 
 LOG = "log.jsonl"
 MOST_TEXT = 2000  # characters of what others wrote that a line keeps
@@ -97,7 +97,7 @@ class Outbox:
             try:
                 _write(place, data)
                 _sync(self.folder)
-                self._add(log, entry._replace(number=number, sha256=mark_of(data), oldest=oldest))
+                self._add(log, entry._replace(number=number, sha256=digest_of(data), oldest=oldest))
             except OSError:
                 place.unlink(missing_ok=True)
                 raise
@@ -123,7 +123,7 @@ class Outbox:
         with self._writing() as log:
             self._add(log, OutboxEntry(_now(), "in", kind, refused=text[:MOST_TEXT]))
 
-    def noted(self, text: str, kind: str = NOTE) -> None:
+    def note_question(self, text: str, kind: str = NOTE) -> None:
         """What people here should know of the question at hand."""
         with self._writing() as log:
             self._add(log, OutboxEntry(_now(), "in", kind, words={"text": text[:MOST_TEXT]}))
@@ -146,7 +146,7 @@ class Outbox:
         except FileNotFoundError:
             what = f"only its hash is kept, {told[number].sha256}."
             raise VitrailError("nothing to show", [Problem(f"message {number}", what)]) from None
-        if mark_of(data) != told[number].sha256:
+        if digest_of(data) != told[number].sha256:
             what = "the file is not what left: its hash is another."
             hint = "Somebody changed it, or the disk is damaged."
             raise VitrailError("nothing to show", [Problem(str(self.place(number)), what, hint)])
@@ -184,7 +184,7 @@ class Outbox:
         if kept < len(text):
             os.ftruncate(log, kept)
             os.fsync(log)
-        self.known = kept, max(numbers, default=0), last_mark(text)
+        self.known = kept, max(numbers, default=0), last_digest(text)
 
     def _introduce(self) -> None:
         """Whose key signs is told beside the log."""
@@ -205,7 +205,7 @@ class Outbox:
         except OSError:
             os.ftruncate(log, before)
             raise
-        self.known = before + len(line), entry.number or self.known[1], mark_of(line)
+        self.known = before + len(line), entry.number or self.known[1], digest_of(line)
 
 
 def table(entries: list[OutboxEntry]) -> tuple[list[str], list[list[Any]]]:

@@ -22,8 +22,8 @@ from vitrail.deploy.identity.certificates import (
 )
 from vitrail.deploy.identity.enrolment import COORDINATOR, load_kit
 from vitrail.deploy.identity.signing import CERTIFICATE, OUTBOX, SIGNED, signed_text, signs_run
-from vitrail.runs.integrity import FILES, SIGNATURE, Verification, marks_in, verify_folder
-from vitrail.storage.hash_chain import Link, mark_of_file, read_chain
+from vitrail.runs.integrity import FILES, SIGNATURE, Verification, digests_in, verify_folder
+from vitrail.storage.hash_chain import Link, digest_of_file, read_chain
 from vitrail.storage.untrusted_files import LONGEST_TEXT, read_text
 
 DEPLOYED = "deployed.json"  # in the folder of every run between machines
@@ -79,12 +79,12 @@ def _signature(path: Path, links: list[Link], authority: x509.Certificate | None
         wrong.append(Problem(SIGNATURE, "its certificate is not the coordinator's."))
     if authority is not None and fingerprint_key(authority.public_key()) != fingerprint_key(issuer.public_key()):
         wrong.append(Problem(SIGNATURE, "it is from the coordinator of another study: another authority."))
-    if not any(link.number == line and link.mark == mark for link in links):
+    if not any(link.number == line and link.digest == mark for link in links):
         what = f"the log's line {line} is not the one that was signed: it was changed, or the log was cut off."
         wrong.append(Problem(SIGNATURE, what))
         return wrong, []
-    then, today = marks_in(links[:line]), marks_in(links)
-    late = [name for name in today if then.get(name) != today[name] and any(FILES in x.told for x in links[line:])]
+    then, today = digests_in(links[:line]), digests_in(links)
+    late = [name for name in today if then.get(name) != today[name] and any(FILES in x.entry for x in links[line:])]
     wrong += [Problem(name, "it was written after the signature.") for name in late]
     if wrong:
         return wrong, []
@@ -107,15 +107,15 @@ def verify_outbox(folder: Path, authority: x509.Certificate | None = None) -> Ve
     said, notes = _signed_lines(folder, links, authority)
     wrong += said + [Problem(f"{OUTBOX_LOG}, line {x.number}", text) for x, text in _noted(links, DIFFER)]
     notes += [text for _, text in _noted(links, COMPARED)]
-    left = {x.told["number"]: x for x in links if isinstance(x.told.get("number"), int)}
+    left = {x.entry["number"]: x for x in links if isinstance(x.entry.get("number"), int)}
     last, well = max(left, default=0), 0
     if lost := sorted(set(range(1, last + 1)) - left.keys()):
         many = f"message {lost[0]}" if len(lost) == 1 else f"messages {lost[0]} to {lost[-1]}"
         wrong.append(Problem(OUTBOX_LOG, f"lines are missing: of {many}."))
-    oldest = left[last].told.get("oldest") or 1 if left else 1
+    oldest = left[last].entry.get("oldest") or 1 if left else 1
     for number, link in sorted(left.items()):
         file = folder / f"{number:06d}.safetensors"
-        if file.is_file() and mark_of_file(file) != link.told.get("sha256"):
+        if file.is_file() and digest_of_file(file) != link.entry.get("sha256"):
             wrong.append(Problem(file.name, "it is not what left: it was changed."))
         elif not file.is_file() and number >= oldest:
             wrong.append(Problem(file.name, "it is missing."))
@@ -137,7 +137,7 @@ def verify_outbox(folder: Path, authority: x509.Certificate | None = None) -> Ve
 def _noted(links: list[Link], kind: str) -> list[tuple[Link, str]]:
     """What the site was told of the models that others scored, in lines of that kind."""
     found = [
-        (x, x.told["words"]) for x in links if x.told.get("kind") == kind and isinstance(x.told.get("words"), dict)
+        (x, x.entry["words"]) for x in links if x.entry.get("kind") == kind and isinstance(x.entry.get("words"), dict)
     ]
     return [(x, printable(str(words.get("text", "")))) for x, words in found]
 
@@ -145,9 +145,9 @@ def _noted(links: list[Link], kind: str) -> list[tuple[Link, str]]:
 def _signed_lines(
     folder: Path, links: list[Link], authority: x509.Certificate | None
 ) -> tuple[list[Problem], list[str]]:
-    out = [x for x in links if x.told.get("direction") == "out"]
+    out = [x for x in links if x.entry.get("direction") == "out"]
     if not (folder / CERTIFICATE).exists():
-        if not any(SIGNED in x.told for x in out):
+        if not any(SIGNED in x.entry for x in out):
             return [
                 Problem(OUTBOX_LOG, "no line is signed: an earlier release wrote it, or somebody made it anew.")
             ], []
@@ -158,7 +158,7 @@ def _signed_lines(
     bad = [
         x.number
         for x in out
-        if not is_signed(certificate, OUTBOX, signed_text(x.told, str(x.told.get("before", ""))), x.told.get(SIGNED))
+        if not is_signed(certificate, OUTBOX, signed_text(x.entry, str(x.entry.get("before", ""))), x.entry.get(SIGNED))
     ]
     wrong = []
     if bad:

@@ -12,7 +12,7 @@ from vitrail.runs.protection.budget import budget_words, spent_by
 SHOWN = 5  # earlier runs that are named
 
 
-def noise_words(agreement: Agreement) -> str:
+def noise_text(agreement: Agreement) -> str:
     """Whether noise is added, and how much, in half a sentence."""
     spent = spent_by(agreement.study, agreement.method)
     if spent is None:
@@ -30,7 +30,7 @@ def budget_meaning(agreement: Agreement) -> list[str]:
     return [] if spent is None else [budget_words(spent)]
 
 
-def ledger_words(ledger: PrivacyLedger) -> list[str]:
+def ledger_text(ledger: PrivacyLedger) -> list[str]:
     """What these rows have spent before, and what it would come to."""
     standing, row = ledger.standing(), ledger.agreement.study.row_word
     before, delta = standing.before, standing.delta

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from vitrail.core.errors import printable
-from vitrail.core.tensors import tensors
+from vitrail.core.tensors import flatten
 from vitrail.core.text import several, size
 from vitrail.deploy.consent.attack_evidence import what_was_tried
 from vitrail.deploy.consent.budget import budget_meaning
@@ -21,7 +21,7 @@ from vitrail.deploy.consent.model_judging import what_judging_tells
 from vitrail.deploy.consent.participants import about_keys, participants, who_must_collude
 from vitrail.deploy.consent.scores import scores_leave, what_scores_tell
 from vitrail.deploy.consent.screening import HEADINGS, comes_in, in_words, what_remains, who_sees
-from vitrail.deploy.consent.secure_sum import in_a_group, in_two_halves, noise_and_masks, said_beside, who_reads
+from vitrail.deploy.consent.secure_sum import in_a_group, in_two_halves, masked_report_texts, noise_and_masks, who_reads
 from vitrail.deploy.consent.tensor_phrases import GROUPS, IN, OUT, WORDS
 from vitrail.deploy.consent.verdicts import fold_titles, what_folds_tell, what_is_found, what_is_kept
 from vitrail.deploy.protocol.agreement import ANEW, Agreement
@@ -72,7 +72,7 @@ class FormItem(NamedTuple):
         return f"{head} ({'tensors' if len(names) > 1 else 'tensor'} {', '.join(names)})"
 
 
-def contract_words(
+def contract_text(
     agreement: Agreement,
     site: str,
     sites: Sequence[str],
@@ -219,7 +219,7 @@ def _stages(agreement: Agreement, lines: Sequence[WireEntry], rows: int | None, 
         if stage == "prepare":
             words = (_of(agreement, WORDS.get(k, k)) for k in agreement.answer("prepare", {}).words)
             told.append(f"in words: {', '.join(words)}")
-        told += in_words(agreement, stage, rows) + said_beside(agreement, plain_stage(stage))
+        told += in_words(agreement, stage, rows) + masked_report_texts(agreement, plain_stage(stage))
         told += scores_leave(agreement, stage)
         out += wrapped(titles[stage][0]) + bullets(told, "    ")
     if found := what_is_found(agreement, shows):
@@ -294,11 +294,11 @@ def _held(agreement: Agreement, named: set[str], publishes: bool) -> list[str]:
     """What a site keeps from round to round, as its fields say, but for layers that are named already and what it
     agreed to show."""
     turns = [turn for t in agreement.stages for turn in t.turns if turn.exchange.consent]
-    shown = {id(tensor) for turn in turns if publishes for _, tensor in tensors(turn.up)}
+    shown = {id(tensor) for turn in turns if publishes for _, tensor in flatten(turn.up)}
     fields: dict[str, list[tuple[str, Tensor]]] = {}
     for t in agreement.stages:
         said = sentences(t.state)
-        for name, tensor in tensors(t.state):
+        for name, tensor in flatten(t.state):
             fields.setdefault(said.get(name, ""), []).append((name, tensor))
     return [
         words

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vitrail.core.text import several
-from vitrail.deploy.consent.budget import noise_words
+from vitrail.deploy.consent.budget import noise_text
 from vitrail.deploy.protocol.agreement import Agreement
 from vitrail.deploy.secure_sum.presence import REPEATS, most_changes
 from vitrail.deploy.secure_sum.shared import grouped
@@ -15,7 +15,7 @@ from vitrail.privacy.secure_sum.fixed_point import LIMIT
 from vitrail.privacy.two_server.protocol import TESTS
 
 
-def said_beside(agreement: Agreement, stage: str) -> list[str]:
+def masked_report_texts(agreement: Agreement, stage: str) -> list[str]:
     """What leaves with masked reports, in words."""
     if stage == "standardise" and agreement.study.protect.sum == "masked":
         return ["in words, for each of two sums: a key drawn for it, signed by this site, and its certificate"]
@@ -113,7 +113,7 @@ def in_a_group(agreement: Agreement, site: str, sites: Sequence[str]) -> list[st
 
 def noise_and_masks(agreement: Agreement) -> str:
     """The end of what is said about reports: what keeps somebody from reading them."""
-    noise = noise_words(agreement)
+    noise = noise_text(agreement)
     if two_server.study_has(agreement):
         return f"{noise}. Neither server can read a single report, but both the total of those that are chosen."
     if not agreement.masks:

@@ -16,7 +16,7 @@ from vitrail.vertical.messages import Levels, Masked, Numbers, Slope, Wanted
 from vitrail.vertical.training.party_side import method_of
 
 
-def pact_words(
+def pact_text(
     pact: PartyAgreement, party: str, ration: tuple[int, int], look_up: bool = False, ratio: float = RATIO,
     matches: MatchQuota | None = None,
 ) -> str:  # fmt: skip

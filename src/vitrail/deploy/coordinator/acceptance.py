@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from vitrail.core.errors import Problem, StudyStopped
-from vitrail.core.tensors import tensors
+from vitrail.core.tensors import flatten
 from vitrail.core.text import several
 from vitrail.deploy.coordinator.requests import Transport
 from vitrail.deploy.protocol.agreement import LAST, Agreement
@@ -147,10 +147,10 @@ class AcceptanceForecast:
         s, r, place = where
         stage, ends = self.rounds.stages[s], r == self.rounds.stages[s].rounds
         ex = stage.last if ends else stage.exchanges[place]
-        word = dict(tensors(ex.send(self.rounds.task, coord, self.rounds.roster(self.rounds.everyone, s, r, place))))
+        word = dict(flatten(ex.send(self.rounds.task, coord, self.rounds.roster(self.rounds.everyone, s, r, place))))
         if not ends and planned(self.agreed, "round", s, r, place) and (wanted := self.agreed.settling(s, place)):
             last = stage.last.send(self.rounds.task, coord, self.rounds.roster(self.rounds.everyone, s, r, 0))
-            word |= {name: v for k, v in tensors(last) if (name := f"{LAST}/{k}") in wanted}
+            word |= {name: v for k, v in flatten(last) if (name := f"{LAST}/{k}") in wanted}
         return {p.name: _distinct(word[p.name]) for p in self.bounds.parts({k: v[0] for k, v in word.items()})}
 
 

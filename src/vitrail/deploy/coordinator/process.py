@@ -71,7 +71,7 @@ def serve(
         way = FlareTransport(who, folder.log, agreement.longest_answer, sandbox)
         start = len(names) if quorum is None else need
         if is_finished(place):
-            left = _untold(place, names)
+            left = _without_closing(place, names)
             folder.log("left to tell", sites=left)
             _wait(way, set(left), 1)
         else:
@@ -129,7 +129,7 @@ def _current(folder: Path, agreement: str, names: list[str], new: bool) -> tuple
     if kept.exists() and not new:
         told = json.loads(kept.read_text())
         place = folder / "runs" / told["place"]
-        if told["agreement"] == agreement and not (is_finished(place) and not _untold(place, names)):
+        if told["agreement"] == agreement and not (is_finished(place) and not _without_closing(place, names)):
             return told["run"], place, (place / "deployed.json").exists()
     run = secrets.token_hex(8)
     place = folder / "runs" / f"{time.strftime('%Y%m%d-%H%M%S')}-{run[:4]}"
@@ -137,7 +137,7 @@ def _current(folder: Path, agreement: str, names: list[str], new: bool) -> tuple
     return run, place, False
 
 
-def _untold(place: Path, names: list[str]) -> list[str]:
+def _without_closing(place: Path, names: list[str]) -> list[str]:
     """Those of these sites that took part in a run and have not heard its last word."""
     took = json.loads((place / ENTERED).read_text())["sites"].keys()
     told = json.loads((place / TOLD).read_text()) if (place / TOLD).exists() else []

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from vitrail.core.errors import StudyStopped, VitrailError
 from vitrail.core.text import several
 from vitrail.deploy.protocol.agreement import Agreement
-from vitrail.deploy.protocol.answer_validation import not_meant
+from vitrail.deploy.protocol.answer_validation import implausible_answer
 from vitrail.deploy.protocol.message import FINAL, Message, check_form
 
 MOST_FAILED = 3  # answers in a row that are errors: then a site is no longer asked
@@ -54,8 +54,8 @@ class Responses(NamedTuple):
 class Transport(Protocol):
     """The way to the sites. Sites that are away come back by themselves."""
 
-    def ask(self, questions: dict[str, Message], deadline: float, beside: Set[str] = frozenset()) -> Responses:
-        """Each site its question; waits for all that can be reached but those `beside`, and at most `deadline`
+    def ask(self, questions: dict[str, Message], deadline: float, not_awaited: Set[str] = frozenset()) -> Responses:
+        """Each site its question; waits for all that can be reached but those `not_awaited`, and at most `deadline`
         seconds."""
 
     def present(self) -> set[str]:
@@ -137,7 +137,7 @@ class SiteRequests:
         due = frozenset(n for n in quiet if time.monotonic() >= self.rests[n][0])
         return {n: q for n, q in asked.items() if n not in quiet - due}, due
 
-    def _note(self, heard: Responses, beside: frozenset[str]) -> None:
+    def _note(self, heard: Responses, not_awaited: frozenset[str]) -> None:
         """Who let a deadline pass, and who is back."""
         for name in heard.answers.keys() | heard.awake:
             self.missed.pop(name, None)
@@ -151,7 +151,7 @@ class SiteRequests:
             pause = min(2 * pause, MOST_PAUSE * self.deadline)
             if name not in self.rests:
                 self.way.log("silent", site=name, deadlines=self.missed[name])
-            if name not in self.rests or name in beside:
+            if name not in self.rests or name in not_awaited:
                 self.rests[name] = time.monotonic() + pause, pause
 
     def active(self) -> list[str]:
@@ -173,7 +173,7 @@ class SiteRequests:
             check_form(said, self.agreed.answer(said.kind, asked.words), f"from {name}")
         except VitrailError as error:
             return "; ".join(f"{p.where}: {p.what}" for p in error.problems)
-        return not_meant(self.agreed, asked, said)
+        return implausible_answer(self.agreed, asked, said)
 
     def _give_up(self, need: int) -> None:
         lost = {n: f"failed {MOST_FAILED} times in a row" for n in self.names if self.failed.get(n, 0) >= MOST_FAILED}

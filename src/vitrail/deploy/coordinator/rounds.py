@@ -14,7 +14,7 @@ from torch import Tensor
 from vitrail.core.exchange import Nothing, Roster
 from vitrail.core.facts import Facts
 from vitrail.core.resource_usage import Footprint, read_footprint
-from vitrail.core.tensors import each, filled, tensors
+from vitrail.core.tensors import flatten, map_tensors, unflatten
 from vitrail.data.encoding import Encoder
 from vitrail.deploy.coordinator.acceptance import AcceptanceForecast, reason
 from vitrail.deploy.coordinator.requests import SiteRequests
@@ -25,17 +25,17 @@ from vitrail.deploy.protocol.model_digests import SignedDigestLists
 from vitrail.deploy.protocol.score_plan import END, mean_scores, planned, score_lines
 from vitrail.deploy.screening.coordinator import RemoteScreening
 from vitrail.deploy.secure_sum.coordinator import SumCoordinator
-from vitrail.deploy.secure_sum.shared import Where, told_mark
+from vitrail.deploy.secure_sum.shared import Where, told_digest
 from vitrail.deploy.two_server.coordinator import TwoServerCoordinator
 from vitrail.deploy.two_server.shared import READ
 from vitrail.engine.aggregation import Collected, merge
 from vitrail.engine.contract import WireEntry, check
 from vitrail.engine.rounds import Rounds, Snapshot
-from vitrail.privacy.guards import sound
+from vitrail.privacy.guards import is_valid_report
 from vitrail.privacy.report_vectors import changes, is_change, lengths
 from vitrail.privacy.robust import liars
 from vitrail.quality.screening import Screening
-from vitrail.runs.evaluation import chance_rows, size_row, sizes_table
+from vitrail.runs.evaluation import baseline_rows, size_row, sizes_table
 from vitrail.runs.plan import Plan
 from vitrail.runs.protection.budget import guards_of
 from vitrail.runs.setup import training_of
@@ -100,7 +100,7 @@ class RemoteRounds(Rounds):
             if name in answers:
                 crossed = contract.up if contract.crosses is None else contract.crosses
                 up = self.guards.read(ex, shape, {k: answers[name].tensors[k][None] for k in crossed})
-                reports[i] = self.aggregator.validate_reports(ex, up, each(lambda t: t[i : i + 1], down), [i])  # noqa: B023
+                reports[i] = self.aggregator.validate_reports(ex, up, map_tensors(lambda t: t[i : i + 1], down), [i])  # noqa: B023
         here = self.aggregator.valid(ex, here)
         after, facts = self._aggregate_open((s, r, place), coord, reports, roster._replace(present=here))
         return after, facts, self._present(here)
@@ -145,19 +145,19 @@ class RemoteRounds(Rounds):
     ) -> tuple[Any, Facts, Tensor]:
         """The same, of reports that nobody can read one by one."""
         s, r, place = where
-        ex, flat = self.stages[s].exchanges[place], {k: v[0] for k, v in tensors(down)}
+        ex, flat = self.stages[s].exchanges[place], {k: v[0] for k, v in flatten(down)}
 
         def tell(names: Sequence[str], words: Mapping[str, Any], quorum: int) -> dict[str, Message]:
             return self._tell("round", s, r, place, down, names, quorum, coord, words)
 
-        opened = self.sums.hear(where, ready, told_mark(self.agreed, where, flat), tell, self._following(where))
+        opened = self.sums.collect(where, ready, told_digest(self.agreed, where, flat), tell, self._following(where))
         if not opened:
             self.outlook.pass_over(where, ready)
             return coord, {}, torch.zeros_like(self.everyone)
         self.arrived_scores += mean_scores(self.agreed, s, r, [o.scores for o in opened if o.scores is not None])
         shape = self.agreed.stages[s].turns[place].up
-        sums = filled(shape, {k: torch.stack([o.total[k] for o in opened]) for k in opened[0].total})
-        good, size = sound(ex, sums, each(lambda t: t[:1], down))
+        sums = unflatten(shape, {k: torch.stack([o.total[k] for o in opened]) for k in opened[0].total})
+        good, size = is_valid_report(ex, sums, map_tensors(lambda t: t[:1], down))
         together = self.contracts[s][place].read == "groups"
         why = f"the sum of the reports is {float(size.max()):.3g} long"
         for fine, length, part in zip(good.tolist(), size.tolist(), opened, strict=True):
@@ -170,7 +170,7 @@ class RemoteRounds(Rounds):
             return self._pass_over(where, coord, [n for part in opened for n in part.said], why)
         used = [part.said for part, fine in zip(opened, good.tolist(), strict=True) if fine]
         members = torch.tensor([[n in names for n in self.names] for names in used])
-        collected = self.aggregator.collect_sums(ex, each(lambda t: t[good], sums), members)
+        collected = self.aggregator.collect_sums(ex, map_tensors(lambda t: t[good], sums), members)
         return self._accept(where, coord, collected, roster, None if together or not ex.trains else float(size[0]))
 
     def _ask_two(
@@ -182,20 +182,20 @@ class RemoteRounds(Rounds):
 
         def whole(readable: Mapping[str, Tensor], sites: int) -> Any:
             """[site, ...]; what is not in the open, as zeros."""
-            zeros = {k: v.new_zeros((sites, *v.shape[1:])) for k, v in tensors(shape)}
-            return filled(shape, zeros | dict(readable))
+            zeros = {k: v.new_zeros((sites, *v.shape[1:])) for k, v in flatten(shape)}
+            return unflatten(shape, zeros | dict(readable))
 
         def fine(name: str, answer: Message) -> bool:
-            i, names = self.names.index(name), dict(tensors(shape))
+            i, names = self.names.index(name), dict(flatten(shape))
             readable = {k: v[None] for k, v in answer.tensors.items() if k in names and not is_change(ex, k)}
-            self.aggregator.validate_reports(ex, whole(readable, 1), each(lambda t: t[i : i + 1], down), [i])
+            self.aggregator.validate_reports(ex, whole(readable, 1), map_tensors(lambda t: t[i : i + 1], down), [i])
             return name not in self.aggregator.excluded
 
         def tell(names: Sequence[str], words: Mapping[str, Any], quorum: int | None) -> dict[str, Message]:
             return self._tell("round", s, r, place, down, names, quorum, coord, words)
 
         assert self.two is not None
-        if (centre := self.two.hear(where, ready, tell, fine)) is None:
+        if (centre := self.two.collect(where, ready, tell, fine)) is None:
             self.outlook.pass_over(where, ready)
             return coord, {}, torch.zeros_like(self.everyone)
         members = torch.tensor([[n == name for n in self.names] for name in centre.names])
@@ -273,10 +273,10 @@ class RemoteRounds(Rounds):
     ) -> dict[str, Message]:
         """Each of these sites its part of `down`, and `more` words. Where it was agreed their scores are asked for,
         with what of the last word settles a model."""
-        splits, flat = planned(self.agreed, kind, s, r, place), dict(tensors(down))
+        splits, flat = planned(self.agreed, kind, s, r, place), dict(flatten(down))
         if splits and (wanted := self.agreed.settling(s, place)):
             last = self.stages[s].last.send(self.task, coord, self.roster(self.everyone, s, r, 0))
-            flat |= {name: v for k, v in tensors(last) if (name := f"{LAST}/{k}") in wanted}
+            flat |= {name: v for k, v in flatten(last) if (name := f"{LAST}/{k}") in wanted}
 
         def make(name: str) -> Message | None:
             i = self.names.index(name)
@@ -326,9 +326,9 @@ class RemoteSites:
     def screen(self) -> Screening | None:
         return self.asking.run() if self.rounds.agreed.parts else None
 
-    def chance(self) -> list[tuple[Any, ...]]:
+    def baseline(self) -> list[tuple[Any, ...]]:
         study, sites = self.rounds.agreed.study, self.book.sites
-        return [row for n in self.book.names() for row in chance_rows(study, n, sites[n]["chance"])]
+        return [row for n in self.book.names() for row in baseline_rows(study, n, sites[n]["chance"])]
 
     def models(self, moment: Snapshot) -> dict[str, dict[str, Tensor]]:
         return {}

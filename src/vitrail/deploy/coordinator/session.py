@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from vitrail.core.tensors import filled
+from vitrail.core.tensors import unflatten
 from vitrail.deploy.coordinator.requests import SiteRequests
 from vitrail.deploy.coordinator.rounds import RemoteRounds, RemoteSites
 from vitrail.deploy.coordinator.run_members import ENTERED, RunMembers
@@ -82,13 +82,13 @@ def _farewell(call: SiteRequests, rounds: RemoteRounds, run: Run, path: Path) ->
     started again, this goes on with those who are left. `path`: the run's folder."""
     kept = path / TOLD
     told = set[str](json.loads(kept.read_text()) if kept.exists() else [])
-    last, coord = len(rounds.stages) - 1, filled(rounds.start().coord, run.shared)
+    last, coord = len(rounds.stages) - 1, unflatten(rounds.start().coord, run.shared)
     rounds.settled |= dict.fromkeys(told, last + 1)
     until = time.monotonic() + call.deadline
     while left := [n for n in call.active() if n in rounds.book.sites and n not in told]:
         rounds.settle(last, rounds.stages[last].rounds, coord, 0)
         here = [n for n in left if rounds.settled.get(n, 0) > last]
-        heard = call.all(lambda n: _last_word(rounds, run, n) if n in here else None, 0)  # noqa: B023
+        heard = call.all(lambda n: _closing_message(rounds, run, n) if n in here else None, 0)  # noqa: B023
         shown = {n: said.words[VERDICT] for n, said in heard.items() if said.words.get(VERDICT)}
         if shown:
             _say_of(run, SHOWN, {**run.info.get(SHOWN, {}), **shown}, path)
@@ -109,7 +109,7 @@ def _say_of(run: Run, what: str, told: dict[str, Any], path: Path) -> None:
         write_atomically(path / "run.json", json.dumps(run.info, indent=1))
 
 
-def _last_word(rounds: RemoteRounds, run: Run, site: str) -> Message:
+def _closing_message(rounds: RemoteRounds, run: Run, site: str) -> Message:
     """What was found about this site, what the sites publish together, the others' mean layers, and which models each
     site signed to have scored."""
     told = behind(run, site)
@@ -119,5 +119,5 @@ def _last_word(rounds: RemoteRounds, run: Run, site: str) -> Message:
     said = Message("finish", {"findings": findings, "pooled": pooled, "others": told.others}, layers)
     if len(json.dumps(said.words)) > MOST_POOLED:  # a site reads no longer header
         said.words["pooled"] = {}
-    words, digests = rounds.lists.last_word()
+    words, digests = rounds.lists.closing_lists()
     return said._replace(words=said.words | words, tensors=said.tensors | digests)

@@ -61,7 +61,7 @@ class SealedSession:
         """The letter's number and its bytes."""
         number = self.sent[receiver]
         self.sent[receiver] += 1
-        return number, self._out[receiver].encrypt(_nonce(number), text, _beside(self.name, receiver, number))
+        return number, self._out[receiver].encrypt(_nonce(number), text, _associated_data(self.name, receiver, number))
 
     def open(self, sender: str, number: int, data: bytes) -> bytes:
         where = f"letter {number} from {sender}"
@@ -71,7 +71,7 @@ class SealedSession:
             what = f"number {awaited} comes next." if number > awaited else "it was here before."
             raise LetterRefused(where, what)
         try:
-            text = self._in[sender].decrypt(_nonce(number), data, _beside(sender, self.name, number))
+            text = self._in[sender].decrypt(_nonce(number), data, _associated_data(sender, self.name, number))
         except InvalidTag:
             what = f"it is not as {sender} sealed it for {self.name}: somebody changed it on the way, or another key."
             raise LetterRefused(where, what) from None
@@ -83,5 +83,5 @@ def _nonce(number: int) -> bytes:
     return number.to_bytes(12, "little")
 
 
-def _beside(sender: str, receiver: str, number: int) -> bytes:
+def _associated_data(sender: str, receiver: str, number: int) -> bytes:
     return "\0".join((sender, receiver, str(number))).encode()

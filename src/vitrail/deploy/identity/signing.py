@@ -18,7 +18,7 @@ from vitrail.deploy.identity.certificates import is_signed, read_key, sign_text
 from vitrail.deploy.identity.enrolment import Coordinator, Kit
 from vitrail.runs.integrity import LOG, SIGNATURE, now
 from vitrail.storage.atomic_files import write_atomically
-from vitrail.storage.hash_chain import BEFORE, last_mark
+from vitrail.storage.hash_chain import BEFORE, last_digest
 
 SIGNED = "signed"  # in a line: its signature
 CERTIFICATE = "certificate.pem"  # beside an outbox's log
@@ -56,7 +56,7 @@ def signed_text(told: dict[str, Any], before: str) -> bytes:
 def sign_run(path: Path, pen: Signer) -> None:
     """The coordinator's signature under all that the log of a run says."""
     text = (path / LOG).read_bytes()
-    line, mark = text.count(b"\n"), last_mark(text)
+    line, mark = text.count(b"\n"), last_digest(text)
     told = {"line": line, "mark": mark, "time": now(), "certificate": pen.certificate, "authority": pen.authority}
     write_atomically(path / SIGNATURE, json.dumps({**told, SIGNED: pen.sign(RUN, _run_text(line, mark))}, indent=1))
 

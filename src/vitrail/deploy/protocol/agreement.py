@@ -20,10 +20,10 @@ from vitrail import methods
 from vitrail.core.errors import Problem, VitrailError
 from vitrail.core.facts import ENDS
 from vitrail.core.task import Task
-from vitrail.core.tensors import tensors
+from vitrail.core.tensors import flatten
 from vitrail.data.encoding import numeric
 from vitrail.deploy.protocol import model_digests, score_plan
-from vitrail.deploy.protocol.closing_validation import harmless, read_findings
+from vitrail.deploy.protocol.closing_validation import is_plain_data, read_findings
 from vitrail.deploy.protocol.message import MOST_WORDS, QUESTIONS, RUN, WHERE, MessageSchema, no_such
 from vitrail.deploy.protocol.score_plan import SUMMED
 from vitrail.deploy.scale import shared as scale
@@ -43,7 +43,7 @@ from vitrail.privacy.secure_sum.fixed_point import LEAST, ZERO, ZEROS, fewest_of
 from vitrail.privacy.secure_sum.pairwise import SumSpec
 from vitrail.quality.screening import parts
 from vitrail.quality.screening.result import Finding, ScreeningTensor
-from vitrail.runs.evaluation import chance_metrics
+from vitrail.runs.evaluation import baseline_metrics
 from vitrail.runs.plan import Plan
 from vitrail.runs.protection.checks import check_protection
 from vitrail.runs.screening import screen_lines, screens
@@ -134,9 +134,9 @@ class Agreement:
         return self.plan.contracts
 
     @property
-    def beside(self) -> tuple[str, ...]:
+    def companion_models(self) -> tuple[str, ...]:
         """Models that a site carries beside its own."""
-        return self.plan.beside
+        return self.plan.companion_models
 
     @property
     def fewest(self) -> int:
@@ -155,7 +155,7 @@ class Agreement:
     def _alike(self) -> set[tuple[int, int]]:
         two = rehearse(self.task, self.method, self.study.training.rounds, 2, whole=True)
         turns = [(s, place, turn) for s, t in enumerate(two) for place, turn in enumerate(t.turns)]
-        return {(s, place) for s, place, turn in turns if all(v.stride(0) == 0 for _, v in tensors(turn.down))}
+        return {(s, place) for s, place, turn in turns if all(v.stride(0) == 0 for _, v in flatten(turn.down))}
 
     def check_sum(self, words: dict[str, Any], read: Sequence[str] = MASKED) -> None:
         """Whether there is such an exchange in such a round, whose reports can be read so."""
@@ -208,7 +208,7 @@ class Agreement:
         for split in splits:
             names.append(split)
             if split == "test":
-                names += [f"test:{k}" for k in self.beside]
+                names += [f"test:{k}" for k in self.companion_models]
         return [(name, metric) for name in names for metric in scored_in(self.study, name)]
 
     def settling(self, s: int, place: int) -> Spec:
@@ -256,7 +256,7 @@ class Agreement:
             return two.question(self, kind, words)
         elif kind == "finish":
             self.findings(words)
-            if not harmless(words.get("pooled")):
+            if not is_plain_data(words.get("pooled")):
                 raise no_such("pooled", words.get("pooled"))
             others = words.get("others")
             if not isinstance(others, int) or not 0 <= others < self.sites:
@@ -317,7 +317,7 @@ class Agreement:
             target = self.study.target
             counts = (2 if target.kind == "number" else 3) + 2 * bool(self.study.person_column)
             spec = {"rows": ((counts,), torch.int64), "target": ((max(1, len(target.levels)),), double)}
-            spec["chance"] = ((len(chance_metrics(self.study)),), double)
+            spec["chance"] = ((len(baseline_metrics(self.study)),), double)
             return MessageSchema({"fingerprint": str, "versions": dict}, spec, frozenset({"chance"}))
         elif kind == "screen":
             return self._screen(words)[1]

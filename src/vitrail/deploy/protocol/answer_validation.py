@@ -12,7 +12,7 @@ from vitrail.deploy.protocol.agreement import VERDICT, Agreement
 from vitrail.deploy.protocol.message import Message
 from vitrail.metrics.calibration import read_counts
 from vitrail.metrics.scores import FEWEST
-from vitrail.runs.evaluation import chance_metrics
+from vitrail.runs.evaluation import baseline_metrics
 from vitrail.runs.setup import AT_BEDSIDE
 from vitrail.studies.site_benefit import cannot_be
 
@@ -29,7 +29,7 @@ BOUNDS = {  # what a metric can be; one that is not here is only no larger than 
 }
 
 
-def not_meant(agreed: Agreement, asked: Message, said: Message) -> str | None:
+def implausible_answer(agreed: Agreement, asked: Message, said: Message) -> str | None:
     """Why an answer of the right form cannot be true, in words; None if it can."""
     told, out = said.tensors, list[str]()
     if "scores" in told and asked.kind in ("round", "settle"):
@@ -38,7 +38,7 @@ def not_meant(agreed: Agreement, asked: Message, said: Message) -> str | None:
         numbers = zip(asked_for, told["scores"].tolist(), strict=True)
         out += _by_risk({metric: number for (split, metric), number in numbers if split == AT_BEDSIDE})
     if asked.kind == "prepare":
-        out += _scores(list(chance_metrics(agreed.study)), told["chance"])
+        out += _scores(list(baseline_metrics(agreed.study)), told["chance"])
         out += _between("rows", told["rows"], 0, MOST_ROWS)
         out += ["rows: there are none to train on"] if int(told["rows"][0]) < 1 else []
         if agreed.study.target.levels:

@@ -19,19 +19,19 @@ def read_findings(study: Study, words: dict[str, Any], site: str = "") -> list[F
             well = found.feature in known and found.kind in CAUSES and isinstance(found.wrong, bool)
             well = well and isinstance(found.text, str) and found.text.isprintable()
             well = well and isinstance(found.strength, float) and math.isfinite(found.strength)
-            if not well or not harmless(found.numbers):
+            if not well or not is_plain_data(found.numbers):
                 raise ValueError
     except (KeyError, TypeError, ValueError):
         raise no_such("findings", words.get("findings")) from None
     return told
 
 
-def harmless(numbers: Any) -> bool:
+def is_plain_data(numbers: Any) -> bool:
     """What a repair needs: numbers, short texts and lists of them under names; nothing that a terminal would obey."""
     if isinstance(numbers, dict):
-        return all(isinstance(k, str) and k.isprintable() for k in numbers) and harmless([*numbers.values()])
+        return all(isinstance(k, str) and k.isprintable() for k in numbers) and is_plain_data([*numbers.values()])
     if isinstance(numbers, list):
-        return all(harmless(v) for v in numbers)
+        return all(is_plain_data(v) for v in numbers)
     if isinstance(numbers, str):
         return numbers.isprintable()
     return numbers is None or (isinstance(numbers, int | float) and math.isfinite(numbers))

@@ -114,7 +114,7 @@ class SignedDigestLists:
             self.known[site] = told
             write_atomically(self.place, json.dumps(self.known))
 
-    def last_word(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    def closing_lists(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """What every site is told of them, in words and numbers; lists for which there is no room are left out, and
         every site says whose it has not seen."""
         spec = lists_spec(self.agreed)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from vitrail.core.errors import Problem
-from vitrail.core.tensors import tensors
+from vitrail.core.tensors import flatten
 from vitrail.core.text import several
 from vitrail.deploy.protocol.agreement import LAST, Agreement
 
@@ -57,7 +57,7 @@ class WeightBounds:
 
     def __init__(self, agreed: Agreement) -> None:
         self.agreed, self.start = agreed, agreed.task.start
-        self.reported = {name.split("/")[-1] for t in agreed.stages for u in t.turns for name, _ in tensors(u.up)}
+        self.reported = {name.split("/")[-1] for t in agreed.stages for u in t.turns for name, _ in flatten(u.up)}
 
     def problems(
         self,
@@ -70,7 +70,7 @@ class WeightBounds:
     ) -> list[Problem]:
         """What is wrong with the word of that exchange of that round, [...] by name, after the words in `memory`; `r`
         may be the stage's number of rounds: the word that ends it. `share`: of the bounds, for a safety margin."""
-        rehearsed = tensors(self.agreed.stages[s].turns[place].down)
+        rehearsed = flatten(self.agreed.stages[s].turns[place].down)
         no_model = {name for name, tensor in rehearsed if not bool(tensor.any())}  # it starts at zero
         out, clock = [], self.clock(s, r)
         for part in self.parts(word):
@@ -85,7 +85,7 @@ class WeightBounds:
         the one in `memory`; there is none of a site that never trained."""
         if not self.clock(s, r):
             return True
-        rehearsed = tensors(self.agreed.stages[s].turns[place].down)
+        rehearsed = flatten(self.agreed.stages[s].turns[place].down)
         no_model = {name for name, tensor in rehearsed if not bool(tensor.any())}
         for name, start, value in (part for part in self.parts(word) if part.name not in no_model):
             last = memory.get(name, memory.get(name.removeprefix(f"{LAST}/")))

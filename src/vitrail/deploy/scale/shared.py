@@ -24,7 +24,7 @@ from vitrail.data.encoding import numeric
 from vitrail.deploy.protocol.message import MessageSchema
 from vitrail.privacy.secure_sum.limbs import LARGEST, LIMBS
 from vitrail.privacy.secure_sum.pairwise import SumSpec
-from vitrail.storage.hash_chain import mark_of
+from vitrail.storage.hash_chain import digest_of
 
 if TYPE_CHECKING:
     from vitrail.deploy.protocol.agreement import Agreement
@@ -35,7 +35,7 @@ MOST_ROWS = 1e9  # of a site
 
 
 def terms_of(agreed: Agreement, run: str, step: int, mean: Tensor | None) -> SumSpec:
-    told = "" if mean is None else mark_of(mean.numpy().tobytes())
+    told = "" if mean is None else digest_of(mean.numpy().tobytes())
     count = len(numeric(agreed.study))
     shapes: dict[str, tuple[int, ...]] = {"rows": (count,), "total": (count, LIMBS)}
     clip = {"rows": MOST_ROWS, "total": LARGEST}

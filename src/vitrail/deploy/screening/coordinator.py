@@ -51,7 +51,7 @@ class RemoteScreening:
     def _ask(self, leg: str, asked: Said) -> dict[str, Message]:
         """What those say who are still in; who says nothing in time, or refuses, is left out."""
         told = {k: torch.from_numpy(np.ascontiguousarray(v, dtype=np.float64)) for k, v in asked.items()}
-        heard = self._heard(Message("screen", {"leg": leg}, told), self.names)
+        heard = self._collect(Message("screen", {"leg": leg}, told), self.names)
         for name in list(self.names):
             if name not in heard:
                 self._leave_out(name, AWAY)
@@ -59,7 +59,7 @@ class RemoteScreening:
                 self._leave_out(name, REFUSED)
         return {n: heard[n] for n in self.names}
 
-    def _heard(self, question: Message, names: Sequence[str]) -> dict[str, Message]:
+    def _collect(self, question: Message, names: Sequence[str]) -> dict[str, Message]:
         place = self.path / f"{question.words['leg']}.heard"
         if not place.exists():
             patience = PATIENCE * self.call.deadline
@@ -94,7 +94,7 @@ class RemoteScreening:
             if len(offers) < terms.least:
                 away = are_missing([n for n in self.call.names if n not in offers])
                 raise VitrailError(f"{len(offers)} sites can add to it, and it takes {terms.least}; {away}")
-            heard = self._heard(Message("screen", {"leg": "total", "offers": offers}), list(offers))
+            heard = self._collect(Message("screen", {"leg": "total", "offers": offers}), list(offers))
             for name in offers:  # an error here is one of the screening: the site may train all the same
                 self.call.failed.pop(name, None)
             if silent := sorted(offers.keys() - {n for n, m in heard.items() if m.kind == "screen"}):

@@ -34,7 +34,7 @@ from vitrail.deploy.secure_sum.shared import (
     terms_of,
     to_tensors,
 )
-from vitrail.privacy.secure_sum.dropout_tolerant import SumKeys, SumOpening, groups, list_mark, list_text
+from vitrail.privacy.secure_sum.dropout_tolerant import SumKeys, SumOpening, groups, list_digest, list_text
 from vitrail.privacy.secure_sum.fixed_point import fewest_of
 from vitrail.privacy.secure_sum.pairwise import SumSpec
 from vitrail.storage.atomic_files import write_atomically
@@ -73,7 +73,7 @@ class SumCoordinator:
             None  # keys that came with the opening of the sum before
         )
 
-    def hear(
+    def collect(
         self, where: Where, ready: Sequence[str], told: str, tell: Tell, following: Where | None
     ) -> list[OpenedSum]:
         """Every sum that could be opened. `told`: the mark of what all are told; `tell` asks the round's question;
@@ -91,7 +91,7 @@ class SumCoordinator:
         }
         terms = {g: terms_of(self.agreed, self.call.run, where, g, len(among[g])) for g in sums}
         asked = {
-            n: {"sum": _told(n, drawn, groups(terms[g].about, names))}
+            n: {"sum": _sum_header(n, drawn, groups(terms[g].about, names))}
             for g, (names, drawn) in sums.items()
             for n in drawn
         }
@@ -100,7 +100,7 @@ class SumCoordinator:
             if not live:
                 return []
             heard = tell([n for g in live for n in sums[g].drawn], asked, self._need({g: sums[g].names for g in live}))
-            signed = {g: self._signed(terms[g], list_mark(list(sums[g].drawn), told), heard) for g in live}
+            signed = {g: self._signed(terms[g], list_digest(list(sums[g].drawn), told), heard) for g in live}
             kept["said"] = said = self._said(where, {g: sums[g] for g in live}, signed)
             kept["lists"] = {n: heard[n].words["list"] for names in said.values() for n in names}
             self._count(said, among)
@@ -317,7 +317,7 @@ class SumCoordinator:
         write_atomically(self.path / KEPT, json.dumps(kept))
 
 
-def _told(site: str, drawn: Mapping[str, SumKeys], among: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+def _sum_header(site: str, drawn: Mapping[str, SumKeys], among: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """Who is in the sum, and the keys of this site's neighbours."""
     near = {n: drawn_words(drawn[n], sealed=False) for n in among[site] if n != site and n in drawn}
     return {"roster": sorted(drawn), "drawn": near}

@@ -65,7 +65,7 @@ def terms_of(agreed: Agreement, run: str, where: Where, group: str = "", members
     return SumSpec(about, shapes, dict.fromkeys(shapes, LIMIT), agreed.sites, fewest)
 
 
-def told_mark(agreed: Agreement, where: Where, told: Mapping[str, Tensor]) -> str:
+def told_digest(agreed: Agreement, where: Where, told: Mapping[str, Tensor]) -> str:
     """Of what all sites are told alike in that exchange; "" where each is told something of its own."""
     if not agreed.alike(where[0], where[2]) or not agreed.contracts[where[0]][where[2]].down:
         return ""

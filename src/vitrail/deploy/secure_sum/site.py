@@ -33,7 +33,7 @@ from vitrail.deploy.secure_sum.shared import (
     ring_text,
     terms_of,
     to_values,
-    told_mark,
+    told_digest,
 )
 from vitrail.deploy.secure_sum.store import SumStore
 from vitrail.privacy.secure_sum.dropout_tolerant import SumParticipant
@@ -90,7 +90,7 @@ class SumSite:
         roster, drawn = _names(words.get("roster")), words.get("drawn")
         if not isinstance(drawn, dict):
             raise SumRefused("keys", "expected what the others drew, by site.")
-        given = roster, told_mark(self.agreed, where, asked.tensors), {n: read_drawn(v) for n, v in drawn.items()}
+        given = roster, told_digest(self.agreed, where, asked.tensors), {n: read_drawn(v) for n, v in drawn.items()}
         said = party.report(lambda: to_values(party.terms, up()), *given, _checked(self._known()))
         tensors = {k: torch.from_numpy(v.view(np.int64).copy()) for k, v in said.items()}
         return tensors, {"list": party.signed_list().hex()}

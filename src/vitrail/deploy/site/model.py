@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from vitrail.analysis.images.gallery import Album
 from vitrail.core.errors import Problem, VitrailError
-from vitrail.core.tensors import tensors
+from vitrail.core.tensors import flatten
 from vitrail.data.encoding import Encoder
 from vitrail.deploy.identity.enrolment import LEFT, Kit
 from vitrail.deploy.identity.party_keys import SEALING
@@ -95,7 +95,7 @@ def load_model(kit: Kit, run: str | None = None) -> SiteModel:
     study, place = kit.study, ended[run]
     model, scale = load_file(place), json.loads((place.parent / "encoder.json").read_text(encoding="utf-8"))
     method = study.build_method()
-    shape = {k: v.shape[1:] for k, v in tensors(Plan(study, method, kit.seed).settled)}
+    shape = {k: v.shape[1:] for k, v in flatten(Plan(study, method, kit.seed).settled)}
     if shape != {k: v.shape for k, v in model.items()}:
         what, hint = "it belongs to another study or method than the kit's.", "Use the kit with which the site joined."
         raise VitrailError("the model does not fit", [Problem(str(place), what, hint)])

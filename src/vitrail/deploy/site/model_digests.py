@@ -23,7 +23,7 @@ from vitrail.deploy.identity.site_identity import SiteIdentity
 from vitrail.deploy.protocol.agreement import Agreement
 from vitrail.deploy.protocol.message import Message, no_such
 from vitrail.deploy.protocol.model_digests import DIGESTS, LISTS, SIGNED, ScoringPoint, list_spec, points, signed_text
-from vitrail.deploy.site.scores import CLOSED, SCORED, mark_of_model
+from vitrail.deploy.site.scores import CLOSED, SCORED, model_digest
 from vitrail.storage.atomic_files import write_atomically
 
 ENDS = "ends"  # in scored.json: digests of the words that ended stages
@@ -39,13 +39,13 @@ class SiteDigests:
         self.site, self.agreed, self.run, self.place = site, agreed, home.name, home / SCORED
         self.proof, self.notices = proof, notices
 
-    def ended(self, s: int, r: int, word: Mapping[str, Tensor]) -> None:
+    def note_stage_end(self, s: int, r: int, word: Mapping[str, Tensor]) -> None:
         """The word that ends a stage, of which a model may be scored later. One that comes after another does not take
         its place: the digest is then of both, and no other site has it."""
         point = ScoringPoint("settle", s, r)
         if point not in points(self.agreed):
             return
-        memory, mark = self._memory(), mark_of_model(word)
+        memory, mark = self._memory(), model_digest(word)
         known = memory.setdefault(ENDS, {}).setdefault(str(point), [])
         if mark not in known:
             known.append(mark)

@@ -21,8 +21,8 @@ from vitrail.data.persons import count_units
 from vitrail.data.readers.tables import read_table
 from vitrail.deploy.audit.notices import kind_of
 from vitrail.deploy.audit.outbox import Outbox
-from vitrail.deploy.consent.budget import ledger_words
-from vitrail.deploy.consent.form import contract_words
+from vitrail.deploy.consent.budget import ledger_text
+from vitrail.deploy.consent.form import contract_text
 from vitrail.deploy.consent.summary import contract_summary
 from vitrail.deploy.identity.enrolment import Kit
 from vitrail.deploy.identity.participants import complete
@@ -81,7 +81,7 @@ def agree(
     ledger = PrivacyLedger(kit.home, data, frame, agreement, most_epsilon)
     print(contract_summary(agreement, kit.site, list(roster), publishes))
     units = count_units(frame, kit.study)
-    print(contract_words(agreement, kit.site, list(roster), publishes, units, shows, ledger_words(ledger)))
+    print(contract_text(agreement, kit.site, list(roster), publishes, units, shows, ledger_text(ledger)))
     ledger.check()
     said = {"agreement": agreement.hash, "publishes": publishes} | ({"shows": True} if shows else {})
     said |= {} if sandbox else {"sandbox": False}
@@ -180,7 +180,7 @@ class SiteProcess:
                     given = workspace, self.kit.identity, listener.place, self._copy(), longest
                     flare = components.start_site(*given, boxed=self.sandbox)
                     began = time.time()
-                    self.reach.begun()
+                    self.reach.note_start()
                 elif time.time() - began > 60:
                     pause = 1.0
             time.sleep(LINGER)
@@ -226,7 +226,7 @@ class SiteProcess:
             if head.get("event") == ipc.NOT_OURS:
                 self.refusals.add(head)
                 return
-            self.reach.asked()
+            self.reach.note_question()
             end.put({}, self.answer(body))
 
     def _not_ours(self, text: str) -> None:
@@ -244,7 +244,7 @@ class SiteProcess:
                 data = said.pack()
                 while self.site.notices:  # before the answer leaves
                     text = self.site.notices.pop(0)
-                    self.outbox.noted(text, kind_of(text))
+                    self.outbox.note_question(text, kind_of(text))
                     self.say(text)
                 if said.kind != "relay":  # sealed letters: each was recorded before it was sealed
                     self.outbox.record(said, data)

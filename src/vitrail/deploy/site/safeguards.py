@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from vitrail.core.errors import Problem, RunStopped
-from vitrail.core.tensors import tensors
+from vitrail.core.tensors import flatten
 from vitrail.core.text import several
 from vitrail.deploy.protocol.agreement import Agreement
 from vitrail.deploy.protocol.weight_bounds import ALIKE, HINT, LONG, WeightBounds, same
@@ -44,7 +44,7 @@ class ModelInspector:
         self.agreed, self.home, self.bounds = agreed, home, WeightBounds(agreed)
         self._last: dict[str, Tensor] | None = None
 
-    def told(self, s: int, r: int, place: int, word: Mapping[str, Tensor]) -> None:
+    def check_received(self, s: int, r: int, place: int, word: Mapping[str, Tensor]) -> None:
         """What this site is told in that exchange of that round, without the axis of sites; raises and stops the run
         where it is no honest word. `r` may be the stage's number of rounds: the word that ends it."""
         if (place_ := self.home / STOPPED).exists():
@@ -56,25 +56,25 @@ class ModelInspector:
         if found:
             self._stop(found)
 
-    def heeded(self, s: int, r: int, word: Mapping[str, Tensor]) -> None:
+    def accept_received(self, s: int, r: int, word: Mapping[str, Tensor]) -> None:
         """That word was trained on: the next one is held against it."""
         self._last = self._known() | self.bounds.remembered(s, r, word)
         if self._last:
             save_tensors(self.home / TOLD, self._last)
 
     def continues(self, s: int, r: int, place: int, word: Mapping[str, Tensor]) -> bool:
-        """Whether this word may be scored: it is the agreed start, with which `told` has compared it, or it moved no
-        further than a round can from the one that this site last trained on."""
+        """Whether this word may be scored: it is the agreed start, with which `check_received` has compared it, or it
+        moved no further than a round can from the one that this site last trained on."""
         return self.bounds.continues(self._known(), s, r, place, word)
 
-    def leaves(self, report: Mapping[str, Tensor], rows: Tensor) -> None:
+    def check_report(self, report: Mapping[str, Tensor], rows: Tensor) -> None:
         """What would leave, [...] by name, and this site's training rows, [row, cell]; raises and stops the run where
         it would tell too many of them."""
         if rows.dim() != 2 or rows.shape[1] < LONG:
             return
         place = self.home / ROWS
         known = set[int](json.loads(place.read_text()) if place.exists() else [])
-        now = rows_told(report, rows)
+        now = rows_disclosed(report, rows)
         most = FREE_ROWS + len(rows) // ROWS_EACH
         if len(now) > TOLD_ROWS or len(known | now) > most:
             what = (
@@ -87,7 +87,7 @@ class ModelInspector:
             write_atomically(place, json.dumps(sorted(known | now)), private=True)
 
     def _not_first(self, rehearsed: Any, word: Mapping[str, Tensor]) -> list[Problem]:
-        first = {name: tensor for name, tensor in tensors(rehearsed) if tensor.is_floating_point()}
+        first = {name: tensor for name, tensor in flatten(rehearsed) if tensor.is_floating_point()}
         for i in range(max((len(t) for t in first.values()), default=0)):  # in whose place it is, where words tell that
             if all(same(word[name], tensor[i]) for name, tensor in first.items()):
                 return []
@@ -107,7 +107,7 @@ class ModelInspector:
         raise RunStopped(problems=found)
 
 
-def rows_told(report: Mapping[str, Tensor], rows: Tensor) -> set[int]:
+def rows_disclosed(report: Mapping[str, Tensor], rows: Tensor) -> set[int]:
     """Which of these rows, [row, cell], stand in a report almost as they are: in a direction of a layer that sees
     cells. Cells that a direction leaves out (dropout) are left out of the row too."""
     found, x = set[int](), rows.float()

@@ -35,15 +35,15 @@ from vitrail.privacy.noisy_scores import noisy_scores
 from vitrail.privacy.score_rounding import (
     TEN,
     ScoredRows,
+    can_leave,
     count_of,
-    is_told,
-    leaves,
+    has_enough_patients,
     of_hits,
     patients,
     rounded,
     score_of,
 )
-from vitrail.runs.evaluation import Evaluator, chance_metrics, chance_of, rare_of
+from vitrail.runs.evaluation import Evaluator, baseline_metrics, rare_of, site_baseline
 from vitrail.runs.protection.budget import score_noise
 from vitrail.runs.setup import AT_BEDSIDE, scored_in
 from vitrail.storage.atomic_files import write_atomically
@@ -71,7 +71,7 @@ class SiteScores:
             memory = json.loads(self.place.read_text())
         where, models = f"{kind} {s} {r}", memory["models"]
         now = [clock(self.agreed, s, r), kind == "settle"]
-        mark, why = mark_of_model(word), ""
+        mark, why = model_digest(word), ""
         if where in models:
             why = "" if models[where]["mark"] == mark else "another model was scored at this point"
         elif memory.get(CLOSED):
@@ -126,7 +126,7 @@ class SiteScores:
         """[model, ..., 2]: told right, and of how many."""
         out, of = counts.reshape(-1, 2).tolist(), math.ceil(len(counts) / POINTS)
         for i, (right, many) in enumerate(out):
-            told = is_told(many, of)
+            told = has_enough_patients(many, of)
             drawn = rounded(right, many, self._chance("hits of models", i, *about), of)
             out[i] = [min(drawn, many), many] if told else [0.0, 0.0]
         return torch.tensor(out, dtype=counts.dtype).reshape(counts.shape)
@@ -136,8 +136,8 @@ class SiteScores:
         (encoder,) = self.judge.settled_encoders(settled).values()
         write_atomically(self.place.with_name("encoder.json"), json.dumps(encoder.plain))
         rows = self.judge.scores(settled, 0, 0, ("test", "train"))
-        baseline = chance_of(self.agreed.study, self.judge.data[0])
-        same = dict(zip(chance_metrics(self.agreed.study), baseline, strict=True))
+        baseline = site_baseline(self.agreed.study, self.judge.data[0])
+        same = dict(zip(baseline_metrics(self.agreed.study), baseline, strict=True))
         scores = [[row[3], row[4], row[5]] for row in rows]
         kept: dict[str, Any] = {"scores": scores, "baseline": same, "rows": len(self.judge.data[0].test_y)}
         if (persons := self.judge.data[0].test_persons) is not None:
@@ -164,7 +164,7 @@ class SiteScores:
 
     def _publish(self, split: str, metric: str, value: float, s: int, r: int) -> float:
         many, of = self._patients(split, metric), self._numbers(split)
-        if math.isnan(value) or not is_told(many, of):
+        if math.isnan(value) or not has_enough_patients(many, of):
             return math.nan
         count = rounded(count_of(metric, value, many, self._scale), many, self._chance(split, metric, s, r), of)
         return score_of(metric, count, many, self._scale)
@@ -173,7 +173,7 @@ class SiteScores:
         """How many numbers the same patients stand behind, beside those that follow from hits."""
         names = scored_in(self.agreed.study, split)
         classes = self.agreed.study.target.kind == "classes" and split in ("test", "train")
-        many = len([n for n in names if leaves(n) and not (classes and n in OF_HITS)])
+        many = len([n for n in names if can_leave(n) and not (classes and n in OF_HITS)])
         return max(1, many) * (COARSER if split == "train" else 1)
 
     def _most(self, split: str) -> int:
@@ -210,7 +210,7 @@ class SiteScores:
                 scores = of_hits(most * np.array(drawn), true)
                 for metric in OF_HITS:
                     behind = self._patients(split, COARSE_AS.get(metric, metric))
-                    told = metric in scores and is_told(behind, of)
+                    told = metric in scores and has_enough_patients(behind, of)
                     out[name, metric] = scores[metric] if told else math.nan
         return out
 
@@ -287,7 +287,7 @@ def own_words(study: Study, home: Path) -> str:
     )
 
 
-def mark_of_model(word: Mapping[str, Tensor]) -> str:
+def model_digest(word: Mapping[str, Tensor]) -> str:
     """Of a model, as it came."""
     mark = hashlib.sha256()
     for name in sorted(word):

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from vitrail.core.errors import AgreementMismatch, MessageRefused, RoundForgotten
 from vitrail.core.resource_usage import cpu_seconds, footprint
-from vitrail.core.tensors import each, filled, tensors
+from vitrail.core.tensors import flatten, map_tensors, unflatten
 from vitrail.data.encoding import Encoder, SiteData, moments, numeric
 from vitrail.data.readers.tables import clean
 from vitrail.data.splitting import Splits, split_sites
@@ -48,8 +48,8 @@ from vitrail.privacy.guards import Guards
 from vitrail.privacy.secure_sum.dropout_tolerant import LostError
 from vitrail.quality.checks.missing_outcomes import describe_lost
 from vitrail.runs.backbone_features import as_rows
-from vitrail.runs.evaluation import Evaluator, chance_of, counts_of, target_share
-from vitrail.runs.folder import BESIDE, beside_in, save_tensors, versions
+from vitrail.runs.evaluation import Evaluator, counts_of, site_baseline, target_share
+from vitrail.runs.folder import GUARD_STATE, guard_state_in, save_tensors, versions
 from vitrail.runs.protection.budget import guards_of, private
 from vitrail.runs.protection.dp_statistics import encoded
 from vitrail.runs.setup import held_rows, training_of, training_rows
@@ -143,7 +143,7 @@ class Site:
         write_atomically(self.home / HELD_OUT, held_out_text(self.data.held_out), private=True)
         study, data = self.agreed.study, self.data
         share, rows = torch.from_numpy(target_share(study, data)), torch.tensor(counts_of(study, data))
-        said = torch.tensor(chance_of(study, data), dtype=torch.float64)
+        said = torch.tensor(site_baseline(study, data), dtype=torch.float64)
         words = {"fingerprint": self.data.fingerprint, "versions": versions()}
         return Message("prepare", words, {"rows": rows, "target": share, "chance": said})
 
@@ -160,23 +160,26 @@ class Site:
         if ex.consent and not self.publishes:
             return Message("refused", {})
         turn = turns.index(place)
-        state, down = self._state(s, r, turn), filled(self.agreed.stages[s].turns[place].down, stacked(asked.tensors))
-        self.wary.told(s, r, place, asked.tensors)
+        state, down = (
+            self._state(s, r, turn),
+            unflatten(self.agreed.stages[s].turns[place].down, stacked(asked.tensors)),
+        )
+        self.wary.check_received(s, r, place, asked.tensors)
         scores, part = self._scores(asked, state), dict[str, Tensor]()
         if is_summed(self.agreed, s, r, place):
             part, scores = scores, {}
 
         def up() -> dict[str, Tensor]:
-            self.engine.drawer.set(s, r, place)
+            self.engine.sampler.set(s, r, place)
             contract = self.agreed.contracts[s][place]
             task, rule = self.engine.task_at(s, r), self.engine.rule(s, r)
             (reported,) = self.engine.answers(ex, contract, state, down, [0], task, rule)
             if looks_at_reports(self.agreed, s, place):
-                self.wary.leaves({k: v[0] for k, v in tensors(reported.held)}, self.engine.sites.x)
-            self.wary.heeded(s, r, asked.tensors)
+                self.wary.check_report({k: v[0] for k, v in flatten(reported.held)}, self.engine.sites.x)
+            self.wary.accept_received(s, r, asked.tensors)
             after = (r, turn + 1) if turn + 1 < len(turns) else (r + 1, 0)
             self._keep(s, after[0], after[1], state)
-            report = {k: v[0] for k, v in (reported.crossed or dict(tensors(reported.held))).items()}
+            report = {k: v[0] for k, v in (reported.crossed or dict(flatten(reported.held))).items()}
             return self.scores.coarse(ex, report, s, r, place) | part
 
         words = dict[str, Any]()
@@ -214,9 +217,9 @@ class Site:
         if found and found[0] > (s, r, 0):  # long ago, and asked again by a coordinator that was started anew
             none = {"scores": self.scores.none(asked.words["score"])} if asked.words["score"] else {}
             return self._with_list(asked, none)
-        state, down = self._state(s, r, 0), filled(self.agreed.stages[s].last, stacked(asked.tensors))
-        self.wary.told(s, r, asked.words["place"], asked.tensors)
-        self._digests.ended(s, r, asked.tensors)
+        state, down = self._state(s, r, 0), unflatten(self.agreed.stages[s].last, stacked(asked.tensors))
+        self.wary.check_received(s, r, asked.words["place"], asked.tensors)
+        self._digests.note_stage_end(s, r, asked.tensors)
         scores = self._scores(asked, state)
         settled = self.agreed.stages[s].stage.last.settle(self.agreed.task, state, down)
         if not any(v > (s + 1, 0, 0) for v in found):
@@ -237,7 +240,7 @@ class Site:
 
     def _ended(self, settled: Any) -> None:
         """After the last stage; told so again, the same again."""
-        save_tensors(self.home / "model.safetensors", {k: v[0] for k, v in tensors(settled)})
+        save_tensors(self.home / "model.safetensors", {k: v[0] for k, v in flatten(settled)})
         self.scores.keep_own(settled)
 
     def _used(self, s: int) -> dict[str, Tensor]:
@@ -345,10 +348,10 @@ class Site:
             self.notices.append(why)
             return {SUMMED: self.scores.nothing()} if summed else {"scores": self.scores.none(splits)}
         last = self.agreed.stages[s].last
-        word = dict(tensors(each(lambda t: t[:1], last)))  # of what `settle` does not look at, nothing need come
+        word = dict(flatten(map_tensors(lambda t: t[:1], last)))  # of what `settle` does not look at, nothing need come
         word |= stacked(asked.tensors)
         word |= {k.removeprefix(f"{LAST}/"): v for k, v in word.items() if k.startswith(f"{LAST}/")}
-        settled = self.agreed.stages[s].stage.last.settle(self.agreed.task, state, filled(last, word))
+        settled = self.agreed.stages[s].stage.last.settle(self.agreed.task, state, unflatten(last, word))
         tell = self.scores.part if summed else self.scores.alone
         return {SUMMED if summed else "scores": tell(settled, s, r, splits)}
 
@@ -371,18 +374,18 @@ class Site:
                 raise MessageRefused("stage", what)
             shape = stages[stage].state if stage < len(stages) else stages[-1].settled
             kept = {k: v[None] for k, v in load_file(self._place(*known[-1])).items()}
-            self.engine.beside = beside_in(kept)
-            return filled(shape, kept)
+            self.engine.guard_state = guard_state_in(kept)
+            return unflatten(shape, kept)
         if found:
             what = f"round {r} of stage {s} is asked for, and this site is further than {KEPT} rounds after it."
             raise RoundForgotten("round", what)
-        start, self.engine.beside = each(lambda t: t[:1].clone(), stages[0].state), {}
+        start, self.engine.guard_state = map_tensors(lambda t: t[:1].clone(), stages[0].state), {}
         self._keep(0, 0, 0, start)
         return start
 
     def _keep(self, s: int, r: int, turn: int, state: Any) -> None:
-        beside = {f"{BESIDE}/{k}": v[0] for k, v in self.engine.beside.items()}
-        save_tensors(self._place(s, r, turn), {k: v[0] for k, v in tensors(state)} | beside)
+        beside = {f"{GUARD_STATE}/{k}": v[0] for k, v in self.engine.guard_state.items()}
+        save_tensors(self._place(s, r, turn), {k: v[0] for k, v in flatten(state)} | beside)
         found, here = self._versions(), (s, r, turn)
         for old in [v for v in found if v > here] + [v for v in found if v <= here][:-KEPT]:
             self._place(*old).unlink(missing_ok=True)

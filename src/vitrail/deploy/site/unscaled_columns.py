@@ -12,11 +12,11 @@ from __future__ import annotations
 import pandas as pd
 
 from vitrail.core.errors import Problem, VitrailError
-from vitrail.core.tensors import each, tensors
+from vitrail.core.tensors import flatten, map_tensors
 from vitrail.core.text import several
 from vitrail.data.encoding import numeric
 from vitrail.deploy.protocol.agreement import Agreement
-from vitrail.deploy.site.safeguards import rows_told
+from vitrail.deploy.site.safeguards import rows_disclosed
 from vitrail.storage.temporary_folders import TemporaryFolder
 from vitrail.study.model import Study
 
@@ -62,8 +62,8 @@ def rows_in_first_report(agreed: Agreement, site: str, frame: pd.DataFrame) -> i
         engine = Site(site, frame, agreed, home.path).rehearsal()
         stage = agreed.stages[0]
         place = stage.stage.turns(0)[0]
-        engine.drawer.set(0, 0, place)
-        state, down = (each(lambda t: t[:1].clone(), tree) for tree in (stage.state, stage.turns[place].down))
+        engine.sampler.set(0, 0, place)
+        state, down = (map_tensors(lambda t: t[:1].clone(), tree) for tree in (stage.state, stage.turns[place].down))
         given = stage.turns[place].exchange, agreed.contracts[0][place], state, down, [0]
         (reported,) = engine.answers(*given, engine.task_at(0, 0), engine.rule(0, 0))
-        return len(rows_told({k: v[0] for k, v in tensors(reported.held)}, engine.sites.x))
+        return len(rows_disclosed({k: v[0] for k, v in flatten(reported.held)}, engine.sites.x))

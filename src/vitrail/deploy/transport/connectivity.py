@@ -29,11 +29,11 @@ class Connectivity:
                 "by itself; nothing is lost."
             )
 
-    def begun(self) -> None:
+    def note_start(self) -> None:
         """FLARE's process was started, and has to find out first."""
         self.last = self.clock()
 
-    def asked(self) -> None:
+    def note_question(self) -> None:
         """A question came: it is there."""
         self.last = 0.0
 

@@ -26,8 +26,16 @@ from vitrail.deploy.two_server import shared as two_server
 from vitrail.deploy.two_server.server import as_tensor
 from vitrail.deploy.two_server.shared import Where
 from vitrail.privacy.report_vectors import is_change
-from vitrail.privacy.two_server.krum import chosen_by
-from vitrail.privacy.two_server.protocol import ShareServer, Words, apart_in, deck_of, out_of_words, squares, within
+from vitrail.privacy.two_server.krum import choose_reports
+from vitrail.privacy.two_server.protocol import (
+    ShareServer,
+    Words,
+    deck_of,
+    distances_to_mean,
+    from_fixed_point,
+    squares,
+    within,
+)
 from vitrail.storage.atomic_files import write_atomically
 
 KEPT, HALVES = "two.json", "two.npz"  # in the run's folder
@@ -52,7 +60,7 @@ class TwoServerCoordinator:
         self.second = SiteRequests(call.way, call.agreed, [self.protect.second], call.run, 1, call.deadline)
         self.key: dict[str, Any] | None = None  # the second's, as it signed it
 
-    def hear(
+    def collect(
         self, where: Where, ready: Sequence[str], tell: Tell, fine: Callable[[str, Message], bool]
     ) -> RobustCentre | None:
         """`tell` asks the round's question; `fine`: whether what a site says in the open can be."""
@@ -133,17 +141,17 @@ class TwoServerCoordinator:
         products = server.products(present, mine, _words(blind.tensors["blinded"]))
         tested = server.tested(present, (bytes.fromhex(kept["lot"]), bytes.fromhex(blind.words["lot"])))
         gram = squares(products, _words(blind.tensors["products"]), clip)
-        chosen = chosen_by(gram, within(tested, _words(blind.tensors["tested"])), clip)
+        chosen = choose_reports(gram, within(tested, _words(blind.tensors["tested"])), clip)
         given = {"products": as_tensor(products), "tested": as_tensor(tested)}
         last = self._ask(Message(two_server.SECOND, {"leg": "total", **at, "names": names}, given))
         if last.words["chosen"] != chosen:
             raise SumSkipped("sum", "the second server chose other reports")
-        middle = out_of_words(server.total(chosen) + _words(last.tensors["total"]), clip) / len(chosen)
+        middle = from_fixed_point(server.total(chosen) + _words(last.tensors["total"]), clip) / len(chosen)
         ex, spec = self._exchange(where), self.agreed.contracts[where[0]][where[2]].up
         opens = {
             k: torch.stack([torch.from_numpy(told[f"{k} {n}"]) for n in names]) for k in spec if not is_change(ex, k)
         }
-        return RobustCentre(torch.from_numpy(middle), names, opens, torch.from_numpy(apart_in(gram, chosen)))
+        return RobustCentre(torch.from_numpy(middle), names, opens, torch.from_numpy(distances_to_mean(gram, chosen)))
 
     def _dealt(self, where: Where, kept: dict[str, Any], names: Sequence[str], lot: str) -> dict[str, Any]:
         """By whom the lot falls on, or who comes after it where that one is silent; once."""

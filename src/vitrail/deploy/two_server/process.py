@@ -37,7 +37,7 @@ def serve_second(
         hint = "Take the second server's kit, and the first time the coordinator's answer: --approval FILE."
         raise VitrailError("cannot serve", [Problem(str(own.folder), problem, hint)])
     agreement = Agreement.of(own.study, own.seed, complete(own.participants, str(own.folder)))
-    print(second_words(agreement, own))
+    print(second_text(agreement, own))
     agreed_to(own, agreement.hash, {"agreement": agreement.hash} | ({} if sandbox else {"sandbox": False}), accept)
     server = SecondServer(own.site, agreement, own.home, SiteIdentity.of(own), another)
     door = SiteProcess(own, server, say, None, Signer.of_site(own), sandbox)
@@ -46,7 +46,7 @@ def serve_second(
     say("The study is finished.")
 
 
-def second_words(agreement: Agreement, kit: enrolment.Kit) -> str:
+def second_text(agreement: Agreement, kit: enrolment.Kit) -> str:
     """What a second server takes on."""
     study, sites = agreement.study, [n for n in kit.sites if n != kit.site]
     tells = [

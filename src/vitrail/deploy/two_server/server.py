@@ -27,7 +27,7 @@ from vitrail.deploy.protocol.request_log import RunLog
 from vitrail.deploy.secure_sum.store import SumStore
 from vitrail.deploy.two_server import shared as two_server
 from vitrail.privacy.secure_sum.pairwise import draw
-from vitrail.privacy.two_server.krum import chosen_by
+from vitrail.privacy.two_server.krum import choose_reports
 from vitrail.privacy.two_server.protocol import SEED, ShareServer, Words, deck_of, squares, within
 from vitrail.storage.atomic_files import private_folder, write_atomically
 
@@ -135,7 +135,7 @@ class SecondServer:
         seeds = self._seeds(folder, asked.words["names"])
         assert clip is not None
         products, tested = ((_words(kept.tensors[k]), _words(asked.tensors[k])) for k in ("products", "tested"))
-        chosen = chosen_by(squares(*products, clip), within(*tested), clip)
+        chosen = choose_reports(squares(*products, clip), within(*tested), clip)
         if len(chosen) < self.agreement.study.protect.least:
             return Message("refused", {})
         d = two_server.numbers_of(self.agreement, asked.words["stage"], asked.words["place"])

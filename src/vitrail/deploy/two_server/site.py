@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from vitrail.core.errors import SharedSumRefused
-from vitrail.core.tensors import filled, tensors
+from vitrail.core.tensors import flatten, unflatten
 from vitrail.deploy.identity.site_identity import SiteIdentity
 from vitrail.deploy.protocol.agreement import Agreement
 from vitrail.deploy.protocol.message import WHERE, Message
 from vitrail.deploy.two_server import shared as two_server
 from vitrail.privacy.report_vectors import by_unit, is_change
-from vitrail.privacy.two_server.protocol import dealt, halved
+from vitrail.privacy.two_server.protocol import dealt, halves_of
 from vitrail.storage.atomic_files import write_atomically
 
 KNOWN = "second.json"  # in a run's folder: the second's key, as it was found to be signed
@@ -41,9 +41,9 @@ class TwoServerSite:
         turn = self.agreed.stages[s].turns[place]
         ex, clip = turn.exchange, self.agreed.study.protect.clip
         assert clip is not None
-        told = filled(_one(turn.up), {k: v[None] for k, v in up.items()})
+        told = unflatten(_one(turn.up), {k: v[None] for k, v in up.items()})
         rows, _ = by_unit(ex, told)
-        half, seed = halved(rows[0].double().numpy(), clip)
+        half, seed = halves_of(rows[0].double().numpy(), clip)
         out, at = dict(up), 0
         for name, value in up.items():
             if is_change(ex, name):
@@ -83,4 +83,4 @@ class TwoServerSite:
 
 
 def _one(up: Any) -> Any:
-    return filled(up, {k: v[:1] for k, v in tensors(up)})
+    return unflatten(up, {k: v[:1] for k, v in flatten(up)})

@@ -84,9 +84,9 @@ class FoldTransport:
     def __init__(self, way: Transport, run: str, number: int) -> None:
         self.way, self.run, self.number = way, run, number
 
-    def ask(self, questions: dict[str, Message], deadline: float, beside: Set[str] = frozenset()) -> Responses:
+    def ask(self, questions: dict[str, Message], deadline: float, not_awaited: Set[str] = frozenset()) -> Responses:
         asked = {n: q._replace(words={**q.words, "run": self.run, FOLD: self.number}) for n, q in questions.items()}
-        heard = self.way.ask(asked, deadline, beside) if beside else self.way.ask(asked, deadline)
+        heard = self.way.ask(asked, deadline, not_awaited) if not_awaited else self.way.ask(asked, deadline)
         return heard._replace(answers={n: self._plain(said) for n, said in heard.answers.items()})
 
     def _plain(self, said: Message) -> Message:

@@ -16,10 +16,10 @@ import torch
 
 from vitrail.core.errors import MessageRefused
 from vitrail.core.random import key
-from vitrail.core.tensors import tensors
+from vitrail.core.tensors import flatten
 from vitrail.data.encoding import encode_sites
 from vitrail.data.persons import count_persons, persons_of
-from vitrail.data.splitting import cut_folds, split_sites
+from vitrail.data.splitting import partition_folds, split_sites
 from vitrail.deploy.protocol.agreement import Agreement
 from vitrail.deploy.protocol.message import Message
 from vitrail.deploy.protocol.request_log import ENDED
@@ -86,10 +86,12 @@ class SiteFolds:
         if self._now is None or self._now.home.name != name or self._now.asked is not self.site.asked:
             agreed = self.folds.agreement(number)
             refit = self.folds.is_refit(number)
-            self._now = RefitSite(self.site, agreed, name) if refit else FoldSite(self.site, agreed, *self.cut(number))
+            self._now = (
+                RefitSite(self.site, agreed, name) if refit else FoldSite(self.site, agreed, *self.partition(number))
+            )
         return self._now
 
-    def cut(self, number: int) -> tuple[FoldedRows, int, str]:
+    def partition(self, number: int) -> tuple[FoldedRows, int, str]:
         """This site's rows, the fold that is held out, and the fold's name. No fold has fewer rows, or patients where
         the study names them, than FEWEST: a small site cuts fewer, and holds nothing out in the others."""
         site, verdict = self.site, self.site.agreed.study.verdict
@@ -99,7 +101,7 @@ class SiteFolds:
         study = site.agreed.study
         count = min(verdict.folds, count_persons(site.rows, study) // FEWEST)
         given = site.rows[study.target.column].to_numpy(), study, key(secret, "folds"), count
-        lots = cut_folds(*given, persons_of(site.rows, study)) if count > 1 else np.full(len(site.rows), -1)
+        lots = partition_folds(*given, persons_of(site.rows, study)) if count > 1 else np.full(len(site.rows), -1)
         named = {site.name: lots}, {site.name: site.rows}
         return FoldedRows(max(count, 1), *named, site.agreed.study), fold, fold_run(site.home.name, number)
 
@@ -109,7 +111,7 @@ class SiteFolds:
         assert study.verdict is not None
         self._now = None
         y, lots, told, missing = site.rows[study.target.column].to_numpy(), [], dict[str, list[Any]](), []
-        cuts = [self.cut(number) for number in range(len(self.folds))]
+        cuts = [self.partition(number) for number in range(len(self.folds))]
         for repeat in range(study.verdict.seeds):
             mine = cuts[repeat * study.verdict.folds :][: study.verdict.folds]
             lots.append(mine[0][0].lots[site.name])
@@ -176,7 +178,7 @@ class RefitSite(LaterSite):
     def _ended(self, settled: Any) -> None:
         encoder = self.judge.settled_encoders(settled)[self.name]
         write_atomically(self.final / FINAL_ENCODER, json.dumps(encoder.plain))
-        save_tensors(self.final / FINAL, {k: v[0] for k, v in tensors(settled)})
+        save_tensors(self.final / FINAL, {k: v[0] for k, v in flatten(settled)})
 
 
 class FoldSite(LaterSite):

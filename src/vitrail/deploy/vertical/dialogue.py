@@ -34,7 +34,7 @@ from vitrail.vertical.matching.match import Match, domain
 from vitrail.vertical.messages import Levels, Masked, Numbers, Slope, Wanted
 from vitrail.vertical.training.dialogue import Dialogue, read_tensors, write_tensors
 from vitrail.vertical.training.guest import Guest
-from vitrail.vertical.training.host import Host, heard
+from vitrail.vertical.training.host import Host, answer_scores
 from vitrail.vertical.training.party_side import (
     GuestSide,
     HostSide,
@@ -54,7 +54,7 @@ MATCH, STEPS, RATION, TRAINED = "match", "steps", "ration.json", "trained"  # in
 Rations = dict[str, tuple[int, int]]  # guest -> times a row may be asked in training, rows afterwards
 
 
-def rationed(study: Study, rations: Rations) -> Study:
+def with_rations(study: Study, rations: Rations) -> Study:
     """With what the guests' officers said in place of what the study asks for."""
     told = {k: v.model_dump() for k, v in study.parties.items()}
     for guest, (training, after) in rations.items():
@@ -71,7 +71,7 @@ def terms_of(study: Study, rows: int, columns: Sequence[int], training: Sequence
     said = ((study.parties[g], g, n) for g, n in zip(guests, columns, strict=True))
     offers = [GuestOffer(guest, n, party.answer, party.bits, party.noise) for party, guest, n in said]
     left = {g: (n, study.parties[g].ration.after) for g, n in zip(guests, training, strict=True)}
-    return agree(rationed(study, left), rows, offers, seed)
+    return agree(with_rations(study, left), rows, offers, seed)
 
 
 def dealer_of(study: Study, seed: int, told: Sequence[int]) -> Dealer:
@@ -281,7 +281,7 @@ class PartyProgram:
         rows = self._match(line, home, kept, anew)
         if anew:
             carry_over(home / RATION, self.party, len(rows.places))
-        mine = rationed(self.study, {self.party: self.ration})
+        mine = with_rations(self.study, {self.party: self.ration})
         left = RationAccount(self.party, len(rows.places), *self.ration, home / RATION).left["after"]
         line.post(host, Offered(offer_of(self.study, rows).columns, self.ration[0], left))
         settled = line.get(host, Settled)
@@ -354,7 +354,7 @@ class GuestProgram:
             why = f"{said.people} people would be looked up, and {left} are left of its ration."
             self.line.post(self.host, Refused(why if self.words else "it lets nobody be looked up (join --look-up)."))
             return
-        z = heard(self.guest.tell(side.features(side.rows.whole), side.rows.people)).float()
+        z = answer_scores(self.guest.tell(side.features(side.rows.whole), side.rows.people)).float()
         told = [row.numpy().tobytes() for row in z]
         self.desk = LookupGuest(self.guest.name, side.rows.people, told, self.words, self.guest.ration.answer)
         self.line.post(self.host, self.desk.table)

@@ -36,7 +36,7 @@ from vitrail.vertical.matching.ids import spell, write
 from vitrail.vertical.matching.match import Match, domain
 from vitrail.vertical.pipeline import score
 from vitrail.vertical.run import PLACES, Sides, VerticalRun, tally
-from vitrail.vertical.training.host import heard
+from vitrail.vertical.training.host import answer_scores
 from vitrail.vertical.training.host_model import AWAY, HostModel, PredictedRows
 from vitrail.vertical.training.party_side import HostSide, own_rows, scored
 
@@ -57,7 +57,7 @@ class RemoteGuest:
         offer = next(o for o in self.talk.terms.offers if o.name == self.name)
         others = [o.name for o in self.talk.terms.offers if o.name != self.name]
         said = self.talk.ask(places, without=others).get(self.name)
-        return torch.full((len(places), offer.answer), torch.nan) if said is None else heard(said, len(places))
+        return torch.full((len(places), offer.answer), torch.nan) if said is None else answer_scores(said, len(places))
 
     def look_up(self, people: Sequence[str]) -> tuple[list[Tensor | None], str]:
         """At the guest a table of locked answers of all its people, then one question for each."""
@@ -121,7 +121,7 @@ class PostrunRequest:
     def _run(self, talk: RemoteDialogue, side: HostSide, home: Path) -> VerticalRun:
         """Begun, or gone on with: what guests told before is not asked for again."""
         path, terms = home / RUN, talk.terms
-        off = {name: heard(said)[0] for name, said in talk.off().items()}
+        off = {name: answer_scores(said)[0] for name, said in talk.off().items()}
         found, model = Match.load(home / MATCH), HostModel.of(self.study, side, off)
         model.off = {name: off.get(name, model.usual[name]) for name in model.told}
         if is_finished(path) and (run := VerticalRun.load(path)).match.mark == found.mark:
@@ -151,7 +151,7 @@ class PostrunRequest:
 
     def _learn(self, model: HostModel, guest: RemoteGuest, rows: Tensor) -> int:
         """Of how many of these rows, from the first, the guest has told when its ration is spent or all is told."""
-        new = torch.isin(rows, model.untold(guest.name, rows))
+        new = torch.isin(rows, model.unanswered_rows(guest.name, rows))
         fits = int((new.cumsum(0) <= guest.left()).sum())
         model.learn(guest.name, rows[:fits], guest)
         return fits
@@ -204,7 +204,7 @@ def host_run(kit: Kit, run: str | None = None) -> Path:
     raise VitrailError("there is no model", [Problem(str(kit.home), what, hint)])
 
 
-def explain_told(
+def explain_disclosed_rows(
     run: VerticalRun, frame: pd.DataFrame, rows: int | Sequence[str], outcome: str | None = None, seed: int = 1
 ) -> Explanation:
     """At the host, with nobody: rows in common of which all guests have told; so many by lot, or these people."""

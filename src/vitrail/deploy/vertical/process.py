@@ -17,7 +17,7 @@ from vitrail.core.text import several
 from vitrail.data.readers.tables import read_table
 from vitrail.deploy.audit.outbox import Outbox
 from vitrail.deploy.consent.summary import pact_summary
-from vitrail.deploy.consent.vertical import pact_words
+from vitrail.deploy.consent.vertical import pact_text
 from vitrail.deploy.identity import party_keys
 from vitrail.deploy.identity.enrolment import Kit
 from vitrail.deploy.identity.signing import Signer
@@ -70,7 +70,7 @@ def agree_party(
     assert study.match is not None
     most, matches = list_ratio(study.match.ratio, ratio), MatchQuota(kit.home)
     print(pact_summary(pact, kit.site, mine, most, matches.ending))
-    print(pact_words(pact, kit.site, mine, look_up, most, matches))
+    print(pact_text(pact, kit.site, mine, look_up, most, matches))
     said = {"agreement": pact.hash, "ration": list(mine), "look_up": look_up, "list_ratio": most}
     said |= {} if sandbox else {"sandbox": False}
     agreed_to(kit, pact.hash, said, _accepted(pact.hash, accept, matches))

@@ -12,7 +12,7 @@ from torch import Tensor
 from vitrail.core.exchange import Exchange, Nothing, Roster, SiteContext
 from vitrail.core.facts import AGREED, Fact, Facts
 from vitrail.core.task import Task
-from vitrail.core.tensors import Params, dot, per_site, tmap
+from vitrail.core.tensors import Params, dot, per_site, tree_map
 
 
 class Revealed(NamedTuple):
@@ -51,7 +51,7 @@ class EarlyStopping(NamedTuple):
         waited = some.new_zeros(users)
         return cls(waited > 0, some.new_full((users,), torch.inf), waited, best)
 
-    def seen(self, models: Params, loss: Tensor, here: Tensor, patience: int) -> tuple[EarlyStopping, Params]:
+    def observe(self, models: Params, loss: Tensor, here: Tensor, patience: int) -> tuple[EarlyStopping, Params]:
         """After losses [user] of these models, from the users that are `here`; who has waited too long goes back to its
         best model and stands still. More models than users: the others are left alone."""
         counts = here & loss.isfinite() & ~self.stopped
@@ -65,9 +65,9 @@ class EarlyStopping(NamedTuple):
         return EarlyStopping(self.stopped | stops, torch.where(better, loss, self.loss), waited, best), models
 
 
-def apart(one: Params, other: Params) -> Tensor:
+def distance(one: Params, other: Params) -> Tensor:
     """|one - other| for each site: [site]."""
-    difference = tmap(torch.sub, one, other)
+    difference = tree_map(torch.sub, one, other)
     return dot(difference, difference).sqrt()
 
 

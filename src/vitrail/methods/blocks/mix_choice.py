@@ -22,8 +22,8 @@ from vitrail.core.facts import (
     Fact,
     Facts,
 )
-from vitrail.core.task import Batch, Out, Task, carried
-from vitrail.core.tensors import Params, copied
+from vitrail.core.task import Batch, Out, Task, carry_state
+from vitrail.core.tensors import Params, clone
 from vitrail.methods.blocks.model_copies import apart, copies, flat, fold_of, lot_of, mix
 from vitrail.methods.blocks.out_of_fold import VersionedCoord, counted, merged, parted, version
 
@@ -74,14 +74,14 @@ class Tune(Exchange[State, VersionedCoord, TuningWork, Lot, Nothing]):
         return Lot(lot_of(roster))
 
     def begin(self, site: SiteContext, state: State, down: Lot) -> TuningWork:
-        params = copied({k: v[:, -1] for k, v in state.tuned.items()})
+        params = clone({k: v[:, -1] for k, v in state.tuned.items()})
         return TuningWork(
-            params, apart(site.optimizer.memory(flat(params), flat(state.memory)), len(down.lot)), down.lot
+            params, apart(site.optimizer.state(flat(params), flat(state.memory)), len(down.lot)), down.lot
         )
 
     def step(self, site: SiteContext, work: TuningWork, batch: Batch) -> None:
         wide = copies(batch, counted(batch, work.lot, self.of.folds))
-        site.optimizer.at(site.optimizer.lr * self.of.own_rate).descend(
+        site.optimizer.at(site.optimizer.lr * self.of.own_rate).step(
             site.task, flat(work.params), flat(work.memory), wide
         )
 
@@ -92,7 +92,7 @@ class Tune(Exchange[State, VersionedCoord, TuningWork, Lot, Nothing]):
         tuned = {}
         for k, v in state.tuned.items():
             tuned[k] = torch.where(goes_on.view(*goes_on.shape, *[1] * (v.dim() - 2)), work.params[k][:, None], v)
-        return state._replace(tuned=tuned, epochs=epochs, memory=carried(work.memory, state.memory)), Nothing()
+        return state._replace(tuned=tuned, epochs=epochs, memory=carry_state(work.memory, state.memory)), Nothing()
 
     def settle(self, task: Task, state: State, down: Lot) -> State:
         return state._replace(memory={})

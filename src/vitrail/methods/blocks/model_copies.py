@@ -11,7 +11,7 @@ from torch import Tensor
 from vitrail.core.exchange import Roster
 from vitrail.core.random import mixed
 from vitrail.core.task import Batch, Out, Task
-from vitrail.core.tensors import Params, tmap
+from vitrail.core.tensors import Params, tree_map
 
 STEPS = 30  # to find what is best added to scores
 
@@ -26,7 +26,7 @@ def apart(tree: Params, sites: int) -> Params:
 
 
 def joined(one: Params, other: Params) -> Params:
-    return tmap(lambda a, b: torch.cat([a, b], 1), one, other)
+    return tree_map(lambda a, b: torch.cat([a, b], 1), one, other)
 
 
 def repeated(tree: Params, times: int) -> Params:
@@ -82,7 +82,7 @@ def fitted(task: Task, z: Tensor, y: Tensor, w: Tensor, hold: float) -> Tensor:
 
     def slope(b: Tensor) -> Tensor:
         flat_z, flat_y, flat_w = (t.flatten(0, -3) for t in (z + b, y, w))
-        return task.loss.slope(Out(flat_z, flat_z), Batch(flat_z, flat_y, flat_w)).sum(1).view(b.shape) + hold * b
+        return task.loss.grad(Out(flat_z, flat_z), Batch(flat_z, flat_y, flat_w)).sum(1).view(b.shape) + hold * b
 
     now = slope(b)
     for _ in range(STEPS):

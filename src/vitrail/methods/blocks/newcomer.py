@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 from vitrail.core.exchange import Adapters, Nothing, SiteContext
 from vitrail.core.optimizers import with_term
 from vitrail.core.task import Batch, Task
-from vitrail.core.tensors import Params, copied, pulled, to_all
+from vitrail.core.tensors import Params, clone, proximal_term, to_all
 from vitrail.methods.fedavg import Own, Work
 from vitrail.methods.local import Local
 
@@ -35,14 +35,14 @@ class Newcomer(Local):
         return Adapters(True, self.output)
 
     def state(self, task: Task, sites: int) -> Own:
-        params = copied(to_all(task.start, sites))
-        return Own(params, task.remembered(task.select(params, PRIVATE)))
+        params = clone(to_all(task.start, sites))
+        return Own(params, task.initial_state(task.select(params, PRIVATE)))
 
     def begin(self, site: SiteContext, state: Own, down: Nothing) -> Work:
-        params = copied(state.params)
-        return Work(params, site.optimizer.memory(site.task.select(params, PRIVATE), state.memory), {})
+        params = clone(state.params)
+        return Work(params, site.optimizer.state(site.task.select(params, PRIVATE), state.memory), {})
 
     def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
         own, slope = site.task.select(work.params, PRIVATE), site.task.grad(work.params, batch)
-        with_term(slope, pulled(own, identity(site.task, own), self.identity))
-        site.optimizer.follow(own, work.memory, {k: slope[k] for k in own})
+        with_term(slope, proximal_term(own, identity(site.task, own), self.identity))
+        site.optimizer.apply(own, work.memory, {k: slope[k] for k in own})

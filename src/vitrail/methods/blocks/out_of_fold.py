@@ -17,8 +17,8 @@ from torch import Tensor
 
 from vitrail.core.exchange import AnyExchange, Exchange, Roster, Rows, SiteContext
 from vitrail.core.facts import Facts
-from vitrail.core.task import Batch, Task, carried
-from vitrail.core.tensors import Params, copied, each, filled, tensors
+from vitrail.core.task import Batch, Task, carry_state
+from vitrail.core.tensors import Params, clone, flatten, map_tensors, unflatten
 from vitrail.methods.blocks.model_copies import apart, copies, flat, fold_of, lot_of
 
 
@@ -62,8 +62,8 @@ class Versioned:
     def begin(self, site: SiteContext, state: Any, down: VersionedMessage) -> Work:
         n = len(down.lot)
         of = self.ex.begin(self.in_versions(site, down.lot), merged(state.of), merged(down.of))
-        own = copied(state.own) if self.beside else {}
-        memory = apart(site.optimizer.memory(flat(own), flat(state.memory)), n) if own else {}
+        own = clone(state.own) if self.beside else {}
+        memory = apart(site.optimizer.state(flat(own), flat(state.memory)), n) if own else {}
         return Work(parted(of, n), own, memory, down.lot)
 
     def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
@@ -71,14 +71,14 @@ class Versioned:
         self.ex.step(self.in_versions(site, work.lot), merged(work.of), wide)
         if work.own:
             alone = site.optimizer.alone.at(site.optimizer.lr * self.own_rate)
-            alone.descend(site.task, flat(work.own), flat(work.memory), wide)
+            alone.step(site.task, flat(work.own), flat(work.memory), wide)
 
     def report(self, site: SiteContext, state: Any, work: Work, down: VersionedMessage) -> tuple[Any, Any]:
         n, site = len(down.lot), self.in_versions(site, down.lot)
         of, up = self.ex.report(site, merged(state.of), merged(work.of), merged(down.of))
         kept = state._replace(of=parted(of, n))
         if work.own:
-            kept = kept._replace(own=work.own, memory=carried(work.memory, state.memory))
+            kept = kept._replace(own=work.own, memory=carry_state(work.memory, state.memory))
         return kept, parted(up, n)
 
     def merge(self, task: Task, coord: VersionedCoord, up: Any, roster: Roster) -> tuple[VersionedCoord, Facts]:
@@ -137,13 +137,13 @@ def counted(batch: Batch, lot: Tensor, folds: int) -> Tensor:
 
 
 def version(tree: Any, which: int, axis: int = 0) -> Any:
-    return each(lambda t: t.select(axis, which), tree)
+    return map_tensors(lambda t: t.select(axis, which), tree)
 
 
 def stacked(trees: Sequence[Any], axis: int = 0) -> Any:
     """Of each version its own -> one with an axis of versions."""
-    parts = [dict(tensors(tree)) for tree in trees]
-    return filled(trees[0], {k: _stack([p[k] for p in parts], axis) for k in parts[0]})
+    parts = [dict(flatten(tree)) for tree in trees]
+    return unflatten(trees[0], {k: _stack([p[k] for p in parts], axis) for k in parts[0]})
 
 
 def _stack(versions: Sequence[Tensor], axis: int) -> Tensor:
@@ -155,8 +155,8 @@ def _stack(versions: Sequence[Tensor], axis: int) -> Tensor:
 
 def merged(tree: Any) -> Any:
     """[site, version, ...] -> [site * version, ...], as a view where what it is of lies in one piece."""
-    return each(lambda t: t.flatten(0, 1), tree)
+    return map_tensors(lambda t: t.flatten(0, 1), tree)
 
 
 def parted(tree: Any, sites: int) -> Any:
-    return each(lambda t: t.reshape(sites, len(t) // sites, *t.shape[1:]), tree)
+    return map_tensors(lambda t: t.reshape(sites, len(t) // sites, *t.shape[1:]), tree)

@@ -26,7 +26,7 @@ from torch import Tensor
 from vitrail.core.exchange import Rows
 from vitrail.core.occlusion import filled, painted, places
 from vitrail.core.task import Task
-from vitrail.core.tensors import Params, numbers
+from vitrail.core.tensors import Params, to_floats
 from vitrail.methods.blocks.prototypes import net_of
 
 PARTS, STEPS = 4, 2  # windows that fit into the shorter side; steps of a window's place in each
@@ -111,7 +111,7 @@ def _examples(rows: Rows, classes: int, like: Tensor) -> list[list[Tensor]]:
         for site, label in product(range(len(labels)), range(classes)):
             at = wanted[site][label]
             here = at[(at >= first) & (at < first + block.x.shape[1])] - first
-            found[site][label].append(numbers(block.x[site, here], like))
+            found[site][label].append(to_floats(block.x[site, here], like))
         first += block.x.shape[1]
     return [[torch.cat(parts) for parts in by_class] for by_class in found]
 

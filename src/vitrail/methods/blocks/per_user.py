@@ -19,9 +19,9 @@ from vitrail.core import facts as means
 from vitrail.core.exchange import Method, Nothing, Roster, SiteContext, Stage, training
 from vitrail.core.facts import ALONE, OWN, SHARED, Fact, Facts
 from vitrail.core.optimizers import Optimizer
-from vitrail.core.task import Batch, Task, carried
-from vitrail.core.tensors import Params, copied, less, own_of, to_all
-from vitrail.methods.blocks.basics import EarlyStopping, Reveal, apart, per_user
+from vitrail.core.task import Batch, Task, carry_state
+from vitrail.core.tensors import Params, clone, select_own, subtract, to_all
+from vitrail.methods.blocks.basics import EarlyStopping, Reveal, distance, per_user
 
 
 class State(NamedTuple):
@@ -98,12 +98,12 @@ class EveryUser(Method[State, Held, Work, Down, Up], Generic[Held]):
         return (training(self, rounds), *(show if self.beside else ()))
 
     def state(self, task: Task, sites: int) -> State:
-        local = copied(to_all(task.start, sites)) if self.beside else {}
-        return State({}, local, {}, task.remembered(local))
+        local = clone(to_all(task.start, sites)) if self.beside else {}
+        return State({}, local, {}, task.initial_state(local))
 
     def first(self, task: Task, sites: int) -> tuple[Params, EarlyStopping]:
         """The models with which the coordinator starts."""
-        models = copied(to_all(task.start, sites + self.beside))
+        models = clone(to_all(task.start, sites + self.beside))
         return models, EarlyStopping.of(models, sites, self.validation > 0)
 
     def send(self, task: Task, coord: Held, roster: Roster) -> Down:
@@ -113,10 +113,10 @@ class EveryUser(Method[State, Held, Work, Down, Up], Generic[Held]):
 
     def begin(self, site: SiteContext, state: State, down: Down) -> Work:
         users = range(down.wanted.shape[1])
-        models = {str(u): copied({k: v[:, u] for k, v in down.models.items()}) for u in users}
-        memory = {u: site.optimizer.memory(model) for u, model in models.items()}
-        none, local = torch.zeros_like(site.rows.total), copied(state.local)
-        return Work(models, memory, down.wanted, none, none.clone(), local, site.optimizer.memory(local, state.memory))
+        models = {str(u): clone({k: v[:, u] for k, v in down.models.items()}) for u in users}
+        memory = {u: site.optimizer.state(model) for u, model in models.items()}
+        none, local = torch.zeros_like(site.rows.total), clone(state.local)
+        return Work(models, memory, down.wanted, none, none.clone(), local, site.optimizer.state(local, state.memory))
 
     def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
         work.drawn.add_((batch.w > 0).sum((1, 2)))
@@ -124,29 +124,29 @@ class EveryUser(Method[State, Held, Work, Down, Up], Generic[Held]):
         for (user, model), wanted in zip(work.models.items(), work.wanted.unbind(1), strict=True):
             _descend(site.task, model, work.memory[user], wanted, batch, site.optimizer)
         if self.beside:
-            site.optimizer.alone.descend(site.task, work.local, work.local_memory, batch)
+            site.optimizer.alone.step(site.task, work.local, work.local_memory, batch)
 
     def update_of(self, work: Work, down: Down) -> Params:
         """[site, user, ...]: what a site says of each model."""
-        return less(stacked(work.models), down.models)
+        return subtract(stacked(work.models), down.models)
 
     def report(self, site: SiteContext, state: State, work: Work, down: Down) -> tuple[State, Up]:
         update = self.update_of(work, down)
         if down.wanted.device.type != "cpu":  # where all were trained; elsewhere the others have not moved
             update = {k: _where(down.wanted, v) for k, v in update.items()}
-        up, own = Up(update, site.rows.total, work.drawn, work.batches), own_of(down.models, down.own)
+        up, own = Up(update, site.rows.total, work.drawn, work.batches), select_own(down.models, down.own)
         if site.rows.aside is not None:  # not a number at a site that is too small to set rows aside
             up = up._replace(loss=site.task.value(own, site.rows.aside) / site.rows.aside.w.sum((1, 2)))
         if self.beside:
             shared = {k: v[:, -1] for k, v in down.models.items()}
-            up = up._replace(to_alone=apart(own, state.local), between=apart(shared, state.local))
-        return State({}, work.local, {}, carried(work.local_memory, state.memory)), up
+            up = up._replace(to_alone=distance(own, state.local), between=distance(shared, state.local))
+        return State({}, work.local, {}, carry_state(work.local_memory, state.memory)), up
 
     def watched(self, coord: Held, up: Up, here: Tensor) -> tuple[Params, EarlyStopping]:
         """The models as they were sent, after what was said of their loss: who has stopped is back at its best."""
         if not isinstance(up.loss, Tensor):
             return coord.models, coord.watch
-        watch, models = coord.watch.seen(coord.models, up.loss, here, self.patience)
+        watch, models = coord.watch.observe(coord.models, up.loss, here, self.patience)
         return models, watch
 
     def moved(self, models: Params, update: Params, trust: Tensor, counts: Tensor) -> Params:
@@ -170,12 +170,12 @@ class EveryUser(Method[State, Held, Work, Down, Up], Generic[Held]):
                 told[name] = per_user(value, what, here)
         if self.beside:
             theirs, shared = ({k: v[at] for k, v in sent.models.items()} for at in (slice(len(here)), -1))
-            told["to_shared"] = per_user(apart(theirs, to_all(shared, len(here))), means.TO_SHARED)
+            told["to_shared"] = per_user(distance(theirs, to_all(shared, len(here))), means.TO_SHARED)
         return told
 
     def settle(self, task: Task, state: State, down: Down) -> State:
         shared = {k: v[:, -1] for k, v in down.models.items()} if self.beside else {}
-        return State(own_of(down.models, down.own), state.local, shared)
+        return State(select_own(down.models, down.own), state.local, shared)
 
     def models(self, task: Task, state: State) -> dict[str, Params]:
         return {OWN: state.params, **({SHARED: state.shared, ALONE: state.local} if self.beside else {})}
@@ -190,11 +190,11 @@ def _descend(task: Task, model: Params, memory: Params, wanted: Tensor, batch: B
     """One step of one user's model, at the sites that are asked for it."""
     # a captured GPU graph cannot choose: it computes all, and report leaves out what was not asked for
     if wanted.device.type != "cpu" or bool(wanted.all()):
-        rule.descend(task, model, memory, batch)
+        rule.step(task, model, memory, batch)
     elif bool(wanted.any()):
         some, theirs = ({k: v[wanted] for k, v in tree.items()} for tree in (model, memory))
         rows = Batch(batch.x[wanted], batch.y[wanted], batch.w[wanted], tuple(t[wanted] for t in batch.keep))
-        rule.descend(task, some, theirs, rows)
+        rule.step(task, some, theirs, rows)
         for whole, part in ((model, some), (memory, theirs)):
             for k, v in part.items():
                 whole[k][wanted] = v

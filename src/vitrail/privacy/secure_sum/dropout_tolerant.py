@@ -81,7 +81,7 @@ def needed(group: Sequence[str], names: Sequence[str], least: int) -> int:
     return max(least, len(group) // 2 + 1)
 
 
-def list_mark(roster: Sequence[str], told: str) -> bytes:
+def list_digest(roster: Sequence[str], told: str) -> bytes:
     """Of the one list of a sum, and of what all in it were told."""
     return hashlib.sha256(json.dumps([sorted(roster), told]).encode()).digest()
 
@@ -148,7 +148,7 @@ class SumParticipant:
     ) -> Masked:
         """The values under their masks. `roster`: who has a key; `drawn`: what its neighbours there drew; `told`: a
         mark of what all were told. `check(site, text, signature)` raises where that site did not sign."""
-        known, mark = self._read(DRAWN), list_mark(roster, told)
+        known, mark = self._read(DRAWN), list_digest(roster, told)
         if (kept := self._kept()) is not None:
             if kept["mark"].tobytes() != mark:
                 what = "this site has reported to this sum, with another list of sites or to another word."

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from vitrail.core.exchange import AnyExchange
-from vitrail.core.tensors import tensors
+from vitrail.core.tensors import flatten
 
 BITS = 62  # that hold all sites at their limit, with one for the sign
 LEAST = 3  # sites in a sum: of two, each knows the other's part
@@ -30,7 +30,7 @@ def rounded(ex: AnyExchange, up: Any, sites: int) -> Any:
     """A report [site, ...] in double, each number as it would be sent; what may be no number and is none is NaN."""
     by = 2.0 ** places(sites)
     parts = {}
-    for name, t in tensors(up):
+    for name, t in flatten(up):
         v = t.double()
         if name.split("/")[0] in ex.unsure:
             v = torch.where(v.abs() <= LIMIT, v, torch.nan)
@@ -42,18 +42,18 @@ def beyond(ex: AnyExchange, up: Any) -> dict[str, Tensor]:
     """By name of a tensor, [site] bool: where it holds what cannot be sent: beyond the limit, or no number."""
     return {
         name: ~(t.abs() <= LIMIT).reshape(len(t), -1).all(1)
-        for name, t in tensors(up)
+        for name, t in flatten(up)
         if name.split("/")[0] not in ex.unsure
     }
 
 
-def as_told(total: Any, spec: dict[str, tuple[tuple[int, ...], torch.dtype]]) -> Any:
+def as_reported(total: Any, spec: dict[str, tuple[tuple[int, ...], torch.dtype]]) -> Any:
     """A total in double, with the types that the method's own report has."""
-    return _put(total, {k: v.to(spec[k][1]) for k, v in tensors(total)})
+    return _put(total, {k: v.to(spec[k][1]) for k, v in flatten(total)})
 
 
 def _put(tree: Any, parts: dict[str, Tensor], prefix: str = "") -> Any:
-    """The same with these tensors. Unlike `filled`, they keep their types."""
+    """The same with these tensors. Unlike `unflatten`, they keep their types."""
     if isinstance(tree, Tensor):
         return parts[prefix]
     items = tree.items() if isinstance(tree, dict) else zip(tree._fields, tree, strict=True)

@@ -28,7 +28,7 @@ def groups_of(seeds: Tensor, least: int) -> Tensor:
     return rank * count // n
 
 
-def opened(group: Tensor, here: Tensor, least: int) -> Tensor:
+def opened_groups(group: Tensor, here: Tensor, least: int) -> Tensor:
     """[group, site] bool: who is in the total of each group that is opened."""
     member = group == torch.arange(int(group.max()) + 1, device=group.device)[:, None]
     fewest = torch.tensor([fewest_of(n, least) for n in member.sum(1).tolist()], device=group.device)

@@ -13,10 +13,10 @@ PLACES = 24  # after the point, in units of the clip
 LONGEST = 10.0  # times the median length: a longer report counts for nothing (benchmarks/attacks/attack_liar.py)
 
 
-def chosen_by(products: NDArray[np.float64], sound: NDArray[np.bool_], clip: float) -> list[int]:
+def choose_reports(products: NDArray[np.float64], sound: NDArray[np.bool_], clip: float) -> list[int]:
     """Multi-Krum on distances alone, of the reports that are short enough; who is too long counts as one of those who
     may lie. Both servers find the same."""
-    fine = short(products, sound, clip)
+    fine = within_length(products, sound, clip)
     n, f = len(fine), liars(len(products)) - (len(products) - len(fine))
     if n < 3 or f < 1:
         return [int(i) for i in fine]
@@ -26,7 +26,7 @@ def chosen_by(products: NDArray[np.float64], sound: NDArray[np.bool_], clip: flo
     return [int(fine[i]) for i in np.argsort(score, kind="stable")[: n - f]]
 
 
-def short(products: NDArray[np.float64], sound: NDArray[np.bool_], clip: float) -> NDArray[np.int64]:
+def within_length(products: NDArray[np.float64], sound: NDArray[np.bool_], clip: float) -> NDArray[np.int64]:
     """The reports that are no longer than the clip, nor than LONGEST times the median of those. That holds as long as
     fewer than half of them lie."""
     size = np.diag(products)

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from vitrail.core.errors import Problem, VitrailError
 from vitrail.privacy.secure_sum.pairwise import draw
-from vitrail.privacy.two_server.krum import PLACES, chosen_by
+from vitrail.privacy.two_server.krum import PLACES, choose_reports
 
 Words = NDArray[np.uint64]
 SEED = 32  # bytes that numbers are drawn from
@@ -49,26 +49,26 @@ def shared(x: NDArray[np.float64], clip: float) -> tuple[Words, Words]:
     >>> ((one + other).view(np.int64) / 2.0**PLACES).tolist()
     [0.25, -0.5]
     """
-    half, seed = halved(x, clip)
+    half, seed = halves_of(x, clip)
     return half, draw(seed, len(x))
 
 
-def halved(x: NDArray[np.float64], clip: float) -> tuple[Words, bytes]:
+def halves_of(x: NDArray[np.float64], clip: float) -> tuple[Words, bytes]:
     """The first server's half, and what the second draws its own from."""
     size = float(np.linalg.norm(x))
     if not size <= clip * (1 + 1e-6):  # false for what is no number
         what = f"the change is {size:.3g} long, and {clip:g} was agreed on."
         raise VitrailError("a report was not shared", [Problem("report", what, "Nothing was sent.")])
     seed = secrets.token_bytes(SEED)
-    return in_words(x, clip) - draw(seed, len(x)), seed
+    return to_fixed_point(x, clip) - draw(seed, len(x)), seed
 
 
-def in_words(x: NDArray[np.float64], clip: float) -> Words:
+def to_fixed_point(x: NDArray[np.float64], clip: float) -> Words:
     """In fixed point, in units of the clip."""
     return np.rint(x / clip * 2.0**PLACES).astype(np.int64).view(np.uint64)
 
 
-def out_of_words(x: Words, clip: float) -> NDArray[np.float64]:
+def from_fixed_point(x: Words, clip: float) -> NDArray[np.float64]:
     return x.view(np.int64) / 2.0**PLACES * clip
 
 
@@ -162,13 +162,13 @@ def opened(halves: list[tuple[Words, Words]], clip: float) -> tuple[NDArray[np.f
     products = squares(servers[0].products(present, one, other), servers[1].products(present, other, one), clip)
     lots = secrets.token_bytes(16), secrets.token_bytes(16)
     sound = within(*(server.tested(present, lots) for server in servers))
-    chosen = chosen_by(products, sound, clip)
+    chosen = choose_reports(products, sound, clip)
     if not chosen:
         return np.zeros(len(halves[0][0])), chosen
-    return out_of_words(servers[0].total(chosen) + servers[1].total(chosen), clip) / len(chosen), chosen
+    return from_fixed_point(servers[0].total(chosen) + servers[1].total(chosen), clip) / len(chosen), chosen
 
 
-def apart_in(products: NDArray[np.float64], chosen: list[int]) -> NDArray[np.float64]:
+def distances_to_mean(products: NDArray[np.float64], chosen: list[int]) -> NDArray[np.float64]:
     """[site]: how far each report is from the mean of the chosen, from inner products alone."""
     size, near = np.diag(products), products[:, chosen].mean(1)
     out: NDArray[np.float64] = np.sqrt((size - 2 * near + near[chosen].mean()).clip(min=0))

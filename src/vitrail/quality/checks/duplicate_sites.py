@@ -35,7 +35,7 @@ class DuplicateSites(NamedTuple):
 
 def find_twins(sites: Mapping[str, pd.DataFrame]) -> list[DuplicateSites]:
     """Pairs of sites, by their rows as `data.readers.tables.clean` gives them."""
-    marks = {name: np.sort(_mark_rows(rows)) for name, rows in sites.items() if len(rows) >= FEWEST}
+    marks = {name: np.sort(_digest_rows(rows)) for name, rows in sites.items() if len(rows) >= FEWEST}
     different = {name: np.unique(own) for name, own in marks.items()}
     every, times = np.unique(np.concatenate([*different.values(), np.empty(0, np.uint64)]), return_counts=True)
     seen_twice = every[times > 1]
@@ -53,7 +53,7 @@ def find_twins(sites: Mapping[str, pd.DataFrame]) -> list[DuplicateSites]:
     return twins
 
 
-def _mark_rows(rows: pd.DataFrame) -> np.ndarray:
+def _digest_rows(rows: pd.DataFrame) -> np.ndarray:
     """[row]: a number that is the same for rows that are."""
     marks = np.zeros(len(rows), np.uint64)
     for _, column in rows.items():
@@ -70,7 +70,7 @@ def _bytes(cell: object) -> bytes:
     return np.ascontiguousarray(cell).tobytes()
 
 
-def mark_table(rows: pd.DataFrame, run: str) -> np.ndarray:
+def digest_table(rows: pd.DataFrame, run: str) -> np.ndarray:
     """Two whole numbers that stand for all rows, in whatever order, keyed by the run: the same rows have others in
     another run, and nothing but sameness can be told from them."""
     key = hashlib.sha256(f"vitrail same rows {run}".encode()).digest()

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from vitrail.data.findings import CheckFinding
 from vitrail.data.readers.cells import as_described
-from vitrail.data.readers.image_files import agreed
+from vitrail.data.readers.image_files import image_settings
 from vitrail.data.readers.image_persons import PASSED
 from vitrail.data.readers.images import MisfitError, fit_cells, stacked
 from vitrail.data.readers.tables import describe_misfit, pick_rows, take_columns
@@ -63,7 +63,11 @@ class ParsedImages:
     @classmethod
     def of(cls, frame: pd.DataFrame, table: TableSchema) -> ParsedImages:
         columns, repeated = take_columns(frame)
-        cells = fit_cells(list(columns[name]), agreed(table)) if (name := agreed(table).column) in columns else []
+        cells = (
+            fit_cells(list(columns[name]), image_settings(table))
+            if (name := image_settings(table).column) in columns
+            else []
+        )
         beside = frame[[c for c in frame.columns if str(c).strip() != name]]
         good = [not isinstance(cell, MisfitError) for cell in cells]
         seen, usable = _see(beside, table), _see(beside[good] if cells else beside, table)
@@ -72,7 +76,7 @@ class ParsedImages:
 
     @property
     def column(self) -> str:
-        return agreed(self.seen.table).column
+        return image_settings(self.seen.table).column
 
     @cached_property
     def good(self) -> NDArray[np.int64]:
@@ -82,7 +86,7 @@ class ParsedImages:
     @cached_property
     def pixels(self) -> NDArray[np.uint8]:
         """[picture, channel, height, width] of the good ones."""
-        return stacked(pd.Series([self.cells[i] for i in self.good], dtype=object), agreed(self.seen.table))
+        return stacked(pd.Series([self.cells[i] for i in self.good], dtype=object), image_settings(self.seen.table))
 
     @cached_property
     def empty(self) -> NDArray[np.bool_]:

@@ -21,7 +21,7 @@ def describe_lost(lost: int, rows: int, table: TableSchema) -> str:
     return f"{lost} of {rows} {table.row_word}s have no outcome ({table.target.column}) and are left out"
 
 
-def tell_rows(sites: Mapping[str, pd.DataFrame], cleaned: Mapping[str, pd.DataFrame], table: TableSchema) -> None:
+def warn_about_rows(sites: Mapping[str, pd.DataFrame], cleaned: Mapping[str, pd.DataFrame], table: TableSchema) -> None:
     """What a person should know of the rows before anything is trained on them."""
     for name, lost in count_lost(sites, cleaned).items():
         tell(f"{name}: {describe_lost(lost, len(sites[name]), table)}.")

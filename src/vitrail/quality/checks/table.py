@@ -12,7 +12,7 @@ import pandas as pd
 
 from vitrail.core.errors import Problem, VitrailError
 from vitrail.data.findings import CheckFinding
-from vitrail.data.outcomes import columns_beside
+from vitrail.data.outcomes import with_outcome_columns
 from vitrail.data.readers.cells import LazyColumns, find_values
 from vitrail.data.readers.image_files import read_pictures
 from vitrail.data.readers.tables import clean, name_rows, place_columns, read_table
@@ -28,7 +28,7 @@ def find_faults(frame: pd.DataFrame, table: TableSchema) -> list[CheckFinding]:
     """Everything worth saying about this table or these pictures, errors first."""
     if table.images:
         return _errors_first(find_picture_faults(frame, table))
-    own, table, original = table, columns_beside(table), frame
+    own, table, original = table, with_outcome_columns(table), frame
     frame = frame.reset_index(drop=True)  # labels may repeat, positions do not
     places, repeated = place_columns(frame, table)
     wanted: dict[str, Feature | Target] = {**table.features, table.target.column: table.target}

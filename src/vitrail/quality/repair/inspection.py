@@ -2,7 +2,8 @@
 
 For each finding about this site: its own values by class, in their own unit; the likely cause with the rows behind it,
 and a repair to try (own_rows.py, quality/causes.py); where a method learns private layers, what the shared model takes
-them for (effective_values.py). `look` works the facts out once; analysis/site_text.py and report/pages/site show them.
+them for (effective_values.py). `inspect_site` works the facts out once; analysis/site_text.py and
+report/pages/site show them.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class SiteInspection(NamedTuple):
         return MAY_BE_REAL if any(v.trouble for v in self.views) else NO_MARK
 
 
-def look(
+def inspect_site(
     site: str,
     frame: pd.DataFrame,
     table: TableSchema,

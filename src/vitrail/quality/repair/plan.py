@@ -13,7 +13,7 @@ from vitrail.core.errors import Problem, VitrailError
 from vitrail.data.readers.cells import as_described, as_numbers, has_decimal_comma
 from vitrail.data.readers.tables import name_rows, pick_rows, place_columns
 from vitrail.data.schema import Feature, TableSchema, Target, canon
-from vitrail.data.units import apart, is_outside
+from vitrail.data.units import is_outside, separate_cluster
 from vitrail.quality.repair.remedies import Repair, wrong_numbers, wrong_words
 
 DIGITS = Context(prec=12)  # of a repaired number: as many as a measured one can have
@@ -137,7 +137,7 @@ def _other_unit(repair: Repair, values: pd.Series, what: Feature | Target) -> pd
         return which
     feature = what if isinstance(what, Feature) else Feature(kind="numeric")
     outside = is_outside(values, feature)
-    which = outside & ~is_outside(converted, feature) if outside.any() else apart(values)
+    which = outside & ~is_outside(converted, feature) if outside.any() else separate_cluster(values)
     rest = values[values.notna() & ~which]
     inside = which.any() and len(rest) and rest.min() <= converted[which].median() <= rest.max()
     if not inside:

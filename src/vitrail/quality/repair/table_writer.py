@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from vitrail.data.outcomes import columns_beside
+from vitrail.data.outcomes import with_outcome_columns
 from vitrail.data.readers.cells import has_decimal_comma
 from vitrail.data.readers.delimited_text import TextFile, decode, lines_of, load_bytes, read_records, sniff
 from vitrail.data.readers.source import ENDING, Query, to_place
@@ -48,7 +48,7 @@ class TableFile(NamedTuple):
             if record.line not in touched:
                 continue
             span = slice(record.line - 1, record.past - 1)
-            pieces, end = cut("".join(lines[span]), self.delimiter)
+            pieces, end = split_cells("".join(lines[span]), self.delimiter)
             assert len(pieces) == len(record.cells)
             for column, cells in changes.items():
                 if record.line in cells:
@@ -64,7 +64,7 @@ def load_sheet(path: Path, table: TableSchema) -> TableFile:
     if not is_text(path):
         return TableFile(Path(f"{as_csv(path).name}"), frame, TextFile(_to_csv(frame), "utf-8", b"", ""), ",")
     whole = decode(path, load_bytes(path))
-    names = {table.target.column, table.site_column, *columns_beside(table).features}
+    names = {table.target.column, table.site_column, *with_outcome_columns(table).features}
     return TableFile(path, frame, whole, sniff(whole.text, names))
 
 
@@ -102,10 +102,10 @@ def pack(raw: bytes, path: Path) -> bytes:
     return gzip.compress(raw, mtime=0) if path.name.casefold().endswith(".gz") else raw
 
 
-def cut(raw: str, delimiter: str) -> tuple[list[str], str]:
+def split_cells(raw: str, delimiter: str) -> tuple[list[str], str]:
     r"""A row's pieces as they are written, and its end.
 
-    >>> cut('1; "a;b" ;2,5\r\n', ";")
+    >>> split_cells('1; "a;b" ;2,5\r\n', ";")
     (['1', ' "a;b" ', '2,5'], '\r\n')
     """
     field = re.compile(rf' *"(?:[^"]|"")*"[^{re.escape(delimiter)}\r\n]*|[^{re.escape(delimiter)}\r\n]*')

@@ -12,7 +12,7 @@ Three legs, the same for all sites, each a dict of float64 arrays whose names an
 """
 
 from vitrail.quality.screening.coordinator import ScreeningCoordinator, screen
-from vitrail.quality.screening.pooled_reference import against
+from vitrail.quality.screening.pooled_reference import compare_with_pooled
 from vitrail.quality.screening.result import CAUSES, LABEL, Finding, Screening, ScreeningTensor
 from vitrail.quality.screening.schema import Said, budget, parts
 from vitrail.quality.screening.site import ScreeningSite
@@ -26,8 +26,8 @@ __all__ = [
     "ScreeningCoordinator",
     "ScreeningSite",
     "ScreeningTensor",
-    "against",
     "budget",
+    "compare_with_pooled",
     "parts",
     "screen",
 ]

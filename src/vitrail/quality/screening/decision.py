@@ -35,8 +35,8 @@ FREE = 4.0  # of a squared deviate: what any test shows by chance
 
 def judge(published: SiteSummaries, alpha: float) -> tuple[list[Finding], pd.DataFrame]:
     weighed = SiteTests(published, alpha)
-    absent = tell_absent(weighed)
-    clear = [] if weighed.alike else find_clear(weighed)
+    absent = find_absent(weighed)
+    clear = [] if weighed.alike else find_confirmed(weighed)
     wrong = list(clear)
     done: set[int] = set()
     while len(done) < len(published.sites):
@@ -48,7 +48,7 @@ def judge(published: SiteSummaries, alpha: float) -> tuple[list[Finding], pd.Dat
         done.add(site)
         # where sites differ and no cause is clear, one cell at most may be held to be wrong: far beyond all other sites
         rest = float(np.delete(over.max(1), site).max(initial=0.0)) if len(done) == 1 and not clear else float("inf")
-        wrong += accuse(weighed, site, rest)
+        wrong += flag_cells(weighed, site, rest)
     wrong.sort(key=lambda f: -f.strength)
     wrong += absent
     maybe = differing(weighed, {(f.site, f.feature) for f in wrong})
@@ -56,7 +56,7 @@ def judge(published: SiteSummaries, alpha: float) -> tuple[list[Finding], pd.Dat
     return findings, all_cells(weighed, findings)
 
 
-def tell_absent(weighed: SiteTests) -> list[Finding]:
+def find_absent(weighed: SiteTests) -> list[Finding]:
     """Columns that a site does not measure, or that it alone measures. Nothing else is said of these cells."""
     p = weighed.published
     out = []
@@ -76,24 +76,24 @@ def tell_absent(weighed: SiteTests) -> list[Finding]:
     return out
 
 
-def find_clear(weighed: SiteTests) -> list[Finding]:
+def find_confirmed(weighed: SiteTests) -> list[Finding]:
     """Where sites differ: cells beyond chance where a cause is seen here and nowhere else; the loudest first. What
     counts show cannot come from a wrong outcome and goes first; an outcome that a column may explain comes last."""
-    cells = suspects_of(weighed, loud_cells(weighed))
+    cells = suspects_of(weighed, extreme_cells(weighed))
     columns = [c for c in cells if c[2] != weighed.outcome]
-    out = clear_of(weighed, columns, COUNTED)
+    out = confirmed_causes(weighed, columns, COUNTED)
     outcomes = [c for c in cells if c[2] == weighed.outcome]
     first = [c for c in outcomes if explains_itself(weighed, c[1])]
     for _, site, _ in outcomes:
         weighed.doubted[site] = site in {c[1] for c in first}
-    out += clear_of(weighed, first, ())
-    out += clear_of(weighed, columns, ())
+    out += confirmed_causes(weighed, first, ())
+    out += confirmed_causes(weighed, columns, ())
     accused = {f.site for f in out}
     last = [c for c in outcomes if c not in first and weighed.published.sites[c[1]] not in accused]
-    return out + clear_of(weighed, [c for c in last if explains_itself(weighed, c[1])], ())
+    return out + confirmed_causes(weighed, [c for c in last if explains_itself(weighed, c[1])], ())
 
 
-def clear_of(weighed: SiteTests, cells: list[tuple[float, int, int]], kinds: tuple[str, ...]) -> list[Finding]:
+def confirmed_causes(weighed: SiteTests, cells: list[tuple[float, int, int]], kinds: tuple[str, ...]) -> list[Finding]:
     """Of these cells, those with a clear cause; `kinds`: only such causes."""
     out: list[Finding] = []
     for strength, site, column in cells:
@@ -104,7 +104,7 @@ def clear_of(weighed: SiteTests, cells: list[tuple[float, int, int]], kinds: tup
         diagnosis = explain(cell)
         if diagnosis.wrong and (not kinds or diagnosis.kind in kinds) and is_clear(cell, diagnosis):
             out.append(_finding(weighed, site, column, diagnosis, strength))
-            weighed.accuse(site, column)
+            weighed.flag(site, column)
             if column != weighed.outcome:
                 weighed.predict_without(site, [*weighed.without.get(site, []), column])
     return out
@@ -139,7 +139,7 @@ def suspects_of(weighed: SiteTests, cells: list[tuple[float, int, int]]) -> list
     return [c for c in cells if may[c[1], c[2]]]
 
 
-def loud_cells(weighed: SiteTests) -> list[tuple[float, int, int]]:
+def extreme_cells(weighed: SiteTests) -> list[tuple[float, int, int]]:
     """(strength, site, column) of all cells beyond chance, the strongest first."""
     over = (weighed.z / weighed.bar).T
     best = np.zeros((weighed.outcome + 1, over.shape[1]))
@@ -150,7 +150,7 @@ def loud_cells(weighed: SiteTests) -> list[tuple[float, int, int]]:
     return sorted(cells, key=lambda cell: (cell[2] != weighed.outcome, -cell[0]))
 
 
-def accuse(weighed: SiteTests, site: int, rest: float) -> list[Finding]:
+def flag_cells(weighed: SiteTests, site: int, rest: float) -> list[Finding]:
     columns = [int(c) for c in np.flatnonzero(weighed.accused[site])]
     out: list[Finding] = []
     while len(out) < MOST:
@@ -161,14 +161,14 @@ def accuse(weighed: SiteTests, site: int, rest: float) -> list[Finding]:
             break
         if columns and weighed.beyond[site, best] <= -ndtri(weighed.level[best] * FURTHER / 2):
             break
-        gains = blame(weighed, site, live)
+        gains = attribute(weighed, site, live)
         loud = live & (over > 1)
         suspects = set(weighed.first[loud]) | set(weighed.second[loud]) - {-1}
         gains = {c: g for c, g in gains.items() if c in suspects}
         if not gains:
             break
         column = max(gains, key=lambda c: gains[c])
-        column = settle(weighed, site, column, columns, live)
+        column = choose_end(weighed, site, column, columns, live)
         cell = Cell(weighed, site, column)
         diagnosis = explain(cell)
         strength = float(over[best])
@@ -182,14 +182,14 @@ def accuse(weighed: SiteTests, site: int, rest: float) -> list[Finding]:
         columns.append(column)
         if column == weighed.outcome:
             break
-        weighed.accuse(site, column)
+        weighed.flag(site, column)
         weighed.predict_without(site, [*weighed.without.get(site, []), column])
     for column in columns:
-        weighed.accuse(site, column)
+        weighed.flag(site, column)
     return out
 
 
-def settle(weighed: SiteTests, site: int, column: int, columns: list[int], live: Flags) -> int:
+def choose_end(weighed: SiteTests, site: int, column: int, columns: list[int], live: Flags) -> int:
     """A column and the outcome go otherwise together: which of the two is it? Counts that are off speak against their
     column, among sites that are alike."""
     outcome, off = weighed.outcome, weighed.marginal & (weighed.beyond[site] > OFF) & weighed.alike
@@ -221,13 +221,16 @@ def outcome_or(weighed: SiteTests, site: int, column: int, live: Flags) -> float
     tie = own[weighed.beyond[site, own].argmax()]
     lost = float(np.clip(weighed.mine[site, tie] / (weighed.theirs[site, tie] or 1e-9), -1.0, 1.0))
     level = int(tie - np.flatnonzero(weighed.family == OUTCOME)[0]) % int(weighed.predicted.sum())
-    (own_share, e), (predicted_share, f) = kept_by(weighed, site, column), predicted_by(weighed, site, column, level)
+    (own_share, e), (predicted_share, f) = (
+        association_kept(weighed, site, column),
+        predicted_by(weighed, site, column, level),
+    )
     return ((own_share - lost) ** 2 - (own_share - 1) ** 2) / e**2 + (
         (predicted_share - 1) ** 2 - (predicted_share - lost) ** 2
     ) / f**2
 
 
-def kept_by(weighed: SiteTests, site: int, column: int) -> tuple[float, float]:
+def association_kept(weighed: SiteTests, site: int, column: int) -> tuple[float, float]:
     """How a column keeps to its ties with other columns, and how surely."""
     share, v = keeping(weighed.published, weighed.accused)
     x = float(share[site, column])
@@ -244,7 +247,7 @@ def predicted_by(weighed: SiteTests, site: int, column: int, level: int) -> tupl
     return (mine / usual, size**-0.5) if size > 1 else (1.0, 9.0)
 
 
-def blame(weighed: SiteTests, site: int, live: Flags) -> dict[int, float]:
+def attribute(weighed: SiteTests, site: int, live: Flags) -> dict[int, float]:
     """How much each cell explains of what is off at a site: its counts once, and each of its ties."""
     reach = np.where(weighed.marginal, weighed.beyond[site], np.maximum(weighed.beyond[site], weighed.reach[site]))
     reach = np.where(live & (weighed.z[site] > 0), np.minimum(reach, 60.0), 0.0)

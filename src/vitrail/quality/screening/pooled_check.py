@@ -14,7 +14,7 @@ from vitrail.data.readers.tables import clean
 from vitrail.data.schema import TableSchema
 from vitrail.quality.repair.command import TO_TRY
 from vitrail.quality.repair.own_rows import own_cause
-from vitrail.quality.screening import against
+from vitrail.quality.screening import compare_with_pooled
 from vitrail.quality.screening.result import LABEL
 from vitrail.storage.untrusted_files import read_text
 
@@ -46,7 +46,7 @@ def unlike_others(frame: pd.DataFrame, table: TableSchema, pooled: dict[str, Any
         text, hint = "the file does not fit the study, so that it was not compared", "Correct that first."
         return [Fault(UNLIKE, "warning", "", (), len(frame), text, hint)]
     out = []
-    for finding in against(rows, table, pooled):
+    for finding in compare_with_pooled(rows, table, pooled):
         cause = own_cause(finding, frame, table)[0]
         column = table.target.column if finding.feature == LABEL else finding.feature
         sure = "likely wrong" if finding.wrong else "may be real"

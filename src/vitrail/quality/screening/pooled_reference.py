@@ -49,7 +49,9 @@ def _number(x: object) -> float:
     return float(x) if isinstance(x, int | float) else float("nan")
 
 
-def against(rows: pd.DataFrame, table: TableSchema, pooled: Mapping[str, Any], site: str = "") -> list[Finding]:
+def compare_with_pooled(
+    rows: pd.DataFrame, table: TableSchema, pooled: Mapping[str, Any], site: str = ""
+) -> list[Finding]:
     """What in one site's cleaned rows does not fit `Screening.pooled`; nothing leaves. Strongest first."""
     layout = ScreeningSchema(table)
     rows, table = as_plain(rows, table), layout.table

@@ -103,7 +103,7 @@ def rows_with(x: Numbers, values: Numbers) -> Numbers:
     return np.where(np.isfinite(values), np.maximum(same, min(FEWEST - 1, len(x))), np.nan)
 
 
-def tame(predictions: Numbers) -> Numbers:
+def clip_predictions(predictions: Numbers) -> Numbers:
     """[row, outcome]: predictions, none so far off that it alone decides how well they fit."""
     middle = np.median(predictions, axis=0)
     spread = 1.4826 * np.median(np.abs(predictions - middle), axis=0)  # as a standard deviation, where it is normal

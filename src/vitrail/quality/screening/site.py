@@ -11,8 +11,8 @@ from scipy.special import ndtri
 from vitrail.data.outcomes import as_plain
 from vitrail.data.persons import one_row_each
 from vitrail.data.schema import TableSchema
-from vitrail.quality.checks.duplicate_sites import mark_table
-from vitrail.quality.screening.request_validation import rare_answers, rows_below, rows_with, tame
+from vitrail.quality.checks.duplicate_sites import digest_table
+from vitrail.quality.screening.request_validation import clip_predictions, rare_answers, rows_below, rows_with
 from vitrail.quality.screening.schema import (
     CUTS,
     FENCES,
@@ -46,7 +46,7 @@ class ScreeningSite:
         self.layout = ScreeningSchema(table)
         at = self.layout
         names = [*at.table.features, at.target]
-        self.digest = partial(mark_table, as_plain(rows, table)[names], run)
+        self.digest = partial(digest_table, as_plain(rows, table)[names], run)
         values = as_plain(rows.iloc[one_row_each(rows, table)], table)[names].to_numpy(np.float64)
         self.n = len(values)
         whole = values[:, at.column]  # [row, variable]
@@ -271,7 +271,7 @@ def predict_left_out(z: Numbers, total: Numbers, outcomes: int) -> Numbers:
     if d == 0:
         return np.full((outcomes, 2), np.nan)
     others = total - z.T @ z
-    predictions = tame(z[:, :d] @ solve(others, outcomes))
+    predictions = clip_predictions(z[:, :d] @ solve(others, outcomes))
     here = z[:, d:]
     r, scatter = correlate(predictions, here, np.ones(here.shape, bool))
     return np.stack([r, scatter], 1)

@@ -168,15 +168,15 @@ class SiteSummaries:
         rare[:, self.layout.numbers] = 1 - held
         return np.asarray(np.minimum(np.nan_to_num(rare, nan=0.5), 0.5))
 
-    def reckon(self, left_out: list[int], accused: Flags) -> Numbers:
+    def estimate(self, left_out: list[int], accused: Flags) -> Numbers:
         """[site, outcome]: how well the outcome would be predicted without some columns, and without accused cells in
         what is learned from the others: from the total and from the ties that each site published."""
         key = (tuple(sorted(left_out)), accused.tobytes())
         if key not in self._reckoned:
-            self._reckoned[key] = self._reckon(left_out, accused)
+            self._reckoned[key] = self._estimate(left_out, accused)
         return self._reckoned[key]
 
-    def _reckon(self, left_out: list[int], accused: Flags) -> Numbers:
+    def _estimate(self, left_out: list[int], accused: Flags) -> Numbers:
         at, s, k = self.layout, len(self.sites), len(self.layout.outcome)
         keep = np.flatnonzero(~np.isin(at.column[self.chosen], left_out))
         place = np.full(len(at.column), -1)
@@ -186,7 +186,7 @@ class SiteSummaries:
         if not len(keep):
             return np.full((s, k), np.nan)
         d = len(self.chosen)
-        products = less_accused(self, accused)[np.ix_(keep, keep)]
+        products = without_flagged(self, accused)[np.ix_(keep, keep)]
         bad = accused[:, at.column[self.chosen[keep]]] | accused[:, [-1]]  # [site, input]
         each = np.where(bad[..., None], 0.0, n * r)
         total = self.products[keep][:, d:] - np.where(bad[..., None], n * r, 0.0).sum(0)
@@ -200,7 +200,7 @@ class SiteSummaries:
         return np.asarray(np.clip(predictions, -0.98, 0.98))
 
 
-def less_accused(p: SiteSummaries, accused: Flags) -> Numbers:
+def without_flagged(p: SiteSummaries, accused: Flags) -> Numbers:
     """[input, input]: the total of products of the chosen, less what accused cells put in: by their ties where these
     were published, else in proportion."""
     at, d = p.layout, len(p.chosen)

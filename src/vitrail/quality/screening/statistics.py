@@ -67,7 +67,7 @@ class SiteTests:
         self._usual: dict[str, Numbers] = {}  # family -> [site, 1]: how much the others differ in most columns
         self.level = self._levels()
         self.bar = -ndtri(self.level / 2)
-        self.weigh(np.arange(len(self.family)))
+        self.run_tests(np.arange(len(self.family)))
         counted = np.isin(self.family, (BELOW, SHARE))
         spread = np.median(self._t[:, counted]) if counted.any() else 0.0
         usual = np.median(self._v[:, counted]) if counted.any() else 1.0
@@ -88,12 +88,12 @@ class SiteTests:
             out = np.where(which, np.where(self.second >= 0, mean, share[self.first]), out)
         return np.where(self.predicted, TO_OUTCOME * every / max(1, self.predicted.sum()), out)
 
-    def accuse(self, site: int, column: int) -> None:
+    def flag(self, site: int, column: int) -> None:
         """Set a cell aside as a yardstick, and weigh again what it was part of."""
         self.accused[site, column] = True
         again = (self.first == column) | (self.second == column)
         near = np.isin(self.first, np.unique([self.first[again], self.second[again]])) & (self.family == KEPT)
-        self.weigh(np.flatnonzero(again | near))
+        self.run_tests(np.flatnonzero(again | near))
 
     def tests_of(self, site: int, column: int) -> Flags:
         """[test]: those of a cell, but for ties with accused cells of the same site."""
@@ -105,7 +105,7 @@ class SiteTests:
         """Sites that do not measure a column are no yardstick for it, and are not judged by it."""
         self.accused[sites, column] = True
         again = (self.first == column) | (self.second == column)
-        self.weigh(np.flatnonzero(again))
+        self.run_tests(np.flatnonzero(again))
         for site in sites:
             self.silent[site] |= again
             self.predict_without(int(site), [*self.without.get(int(site), []), column])
@@ -114,7 +114,7 @@ class SiteTests:
         for loud in (self.z, self.beyond, self.reach):
             loud[self.silent] = 0.0
 
-    def weigh(self, which: Places) -> None:
+    def run_tests(self, which: Places) -> None:
         m, t = len(self.published.margins.family), len(self.published.ties.family)
         self._weigh_counts(which[which < m])
         self._weigh_ties(which[(which >= m) & (which < m + t)] - m)
@@ -131,7 +131,7 @@ class SiteTests:
             column = self.first[place]
             if not len(place):
                 continue
-            loud = self._loudest((RELATED_TO,) if family == KEPT else (BELOW, BEYOND))[:, column]
+            loud = self._most_extreme((RELATED_TO,) if family == KEPT else (BELOW, BEYOND))[:, column]
             if family == KEPT:
                 x, v = (a[:, column] for a in keeping(p, self.accused))
             else:
@@ -146,7 +146,7 @@ class SiteTests:
             self.rows[:, place] = np.where(np.isfinite(x), 1.0, 0.0)
             self._t[:, place], self._df[:, place] = spread_of_others(gap, v, there, True)
 
-    def _loudest(self, families: tuple[str, ...]) -> Numbers:
+    def _most_extreme(self, families: tuple[str, ...]) -> Numbers:
         """[site, column]: of its tests, by chance alone."""
         out = np.zeros((self.outcome + 1, len(self.published.sites)))
         heard = np.flatnonzero(np.isin(self.family, families))
@@ -260,10 +260,10 @@ class SiteTests:
         p = self.published
         predictions = np.nan_to_num(p.predicted[..., 0])
         if columns:
-            return [np.nan_to_num(p.reckon(list(columns), self.accused))]
+            return [np.nan_to_num(p.estimate(list(columns), self.accused))]
         if not self.accused.any():
             return [predictions]
-        after, before = p.reckon([], self.accused), p.reckon([], np.zeros_like(self.accused))
+        after, before = p.estimate([], self.accused), p.estimate([], np.zeros_like(self.accused))
         moved = np.arctanh(np.clip(predictions, -0.98, 0.98)) + np.arctanh(after) - np.arctanh(before)
         return [predictions, np.nan_to_num(np.tanh(moved))]
 

@@ -12,11 +12,11 @@ SHOWN = 10  # of what differs and may be real
 def sentence(finding: Finding) -> str:
     """One line; what others wrote is harmless on a terminal."""
     feature = "outcome" if finding.feature == LABEL else finding.feature
-    text = f"{finding.site}, {feature}: {said_of(finding)}"
+    text = f"{finding.site}, {feature}: {cause_text(finding)}"
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
-def said_of(finding: Finding) -> str:
+def cause_text(finding: Finding) -> str:
     """The likely cause, and what was seen."""
     named = finding.wrong and finding.kind in CAUSES and finding.kind != "differs"
     return f"{CAUSES[finding.kind]}. {finding.text}" if named else finding.text

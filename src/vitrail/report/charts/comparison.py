@@ -75,7 +75,7 @@ def curves_figure(
         ]
         level = (SAME, levels[site]) if site in levels else None
         svg = _curves(site, draw.Panel(axis, series, low, high, level), ends)
-        panels.append(draw.tag("div", draw.tag("h3", marked(site, few), *_told(site, few)), svg, class_="panel"))
+        panels.append(draw.tag("div", draw.tag("h3", marked(site, few), *_few_note(site, few)), svg, class_="panel"))
     return draw.tag("div", *panels, class_="panels")
 
 
@@ -84,7 +84,7 @@ def marked(site: str, few: Container[str], short: str = "") -> str:
     return f"{short or site}{f' {FEW_MARK}' if site in few else ''}"
 
 
-def _told(site: str, few: Mapping[str, str]) -> list[Markup]:
+def _few_note(site: str, few: Mapping[str, str]) -> list[Markup]:
     return [draw.tag("small", f"few held out: {few[site]}")] if site in few else []
 
 

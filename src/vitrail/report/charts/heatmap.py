@@ -20,7 +20,7 @@ from markupsafe import Markup
 from vitrail.core.text import number, several, shorten_all, signed
 from vitrail.report.charts import svg
 from vitrail.report.text import LAYERS, LayerWords
-from vitrail.stats.linkage import joined
+from vitrail.stats.linkage import order_by_linkage
 
 LIKELY = "likely wrong"
 SHOWN, SLACK = 24, 30  # features in the main figure; so many are not worth folding
@@ -149,7 +149,7 @@ def seriate(rows: np.ndarray) -> list[int]:
     """
     squares = (rows**2).sum(1)
     apart = np.sqrt(np.maximum(squares[:, None] + squares - 2 * rows @ rows.T, 0)).round(9)  # [row, row]
-    order, _ = joined(apart)
+    order, _ = order_by_linkage(apart)
     return order[::-1] if order and squares[order[-1]] > squares[order[0]] else order
 
 
@@ -229,7 +229,7 @@ def _draw(layer: Layer, tiny: bool) -> Markup:
         if layer.crossed[j]:
             cells.append(svg.text(edge + wide * (j + 0.5), top - 6, "x", "crossed", "middle"))
     drawn = svg.Drawing(end + 5, bottom + svg.turned_room(across), [*cells, *marks])
-    return svg.beside(svg.Drawing(left, bottom, names), drawn, _title(layer), describe_layer(layer))
+    return svg.scrolling_rows(svg.Drawing(left, bottom, names), drawn, _title(layer), describe_layer(layer))
 
 
 def _legend(layer: Layer) -> svg.Drawing:

@@ -124,7 +124,7 @@ class Drawing(NamedTuple):
         return tag("svg", *told, *self.parts, **size, **listen, class_=kind)
 
 
-def beside(names: Drawing, cells: Drawing, title: str, said: str) -> Markup:
+def scrolling_rows(names: Drawing, cells: Drawing, title: str, said: str) -> Markup:
     """Names of rows, which stay in view, and the cells that scroll beside them."""
     return names.sized("names") + cells.sized("cells", title, said)
 

@@ -112,8 +112,8 @@ def score_table(page: Page, metric: str, split: str = "test") -> ScoreTable:
     rows = [(site, [column[i] for column in columns]) for i, site in enumerate(sites)]
     baselines = {s: chance[s] for s in sites if s in chance}
     table = ScoreTable(metric, split, methods, rows, means, worsts, baselines, lower=lower)
-    clear = [_kept(m, page.draws, table.chance_mean, best) for m in means]
-    clear_worst = [(s, _kept(w, page.draws, chance.get(s or "", math.nan), best)) for s, w in worsts]
+    clear = [_informative_interval(m, page.draws, table.chance_mean, best) for m in means]
+    clear_worst = [(s, _informative_interval(w, page.draws, chance.get(s or "", math.nan), best)) for s, w in worsts]
     before, after = (
         [m.known for m in (*all_, *(w for _, w in of))] for all_, of in ((means, worsts), (clear, clear_worst))
     )
@@ -122,7 +122,7 @@ def score_table(page: Page, metric: str, split: str = "test") -> ScoreTable:
     return table._replace(means=clear, worsts=clear_worst, why=why, vague=vague)
 
 
-def _kept(told: Interval, seeds: int, chance: float, best: float) -> Interval:
+def _informative_interval(told: Interval, seeds: int, chance: float, best: float) -> Interval:
     """Without its ends where they say nothing."""
     return Interval(told.value) if says_nothing(told.low, told.high, seeds, chance, best) else told
 

@@ -21,7 +21,7 @@ from vitrail.core.errors import VitrailError
 from vitrail.metrics.skill import worst_site
 from vitrail.report.charts.svg import thin
 from vitrail.report.live.events import EventLog, SiteStatus, method_title, words
-from vitrail.runs.result import ALL_SITES, FOLDED, HISTORY, REFITTED, along
+from vitrail.runs.result import ALL_SITES, FOLDED, HISTORY, REFITTED, curve_of_history
 from vitrail.runs.setup import MAJORITY
 from vitrail.runs.store import our_table
 from vitrail.study.model import LOWER_IS_BETTER, Study
@@ -180,7 +180,7 @@ def _standing(site: SiteStatus, state: str, deployed: bool, now: float) -> dict[
 
 def curve_of(history: pd.DataFrame, metric: str, names: Sequence[str]) -> dict[str, Any] | None:
     """The primary metric along the run. A site without a score keeps its last one, so that the mean does not jump."""
-    rows = along(history[history.metric == metric]) if len(history) else history
+    rows = curve_of_history(history[history.metric == metric]) if len(history) else history
     rows = rows[rows["value"].notna()] if len(rows) else rows
     if not len(rows):
         return None

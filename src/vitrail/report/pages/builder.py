@@ -203,7 +203,7 @@ def _comparison_of(run: Run) -> Comparison:
     """A run as a comparison of one."""
     name = name_of(run.method)
     scores = [run.scores(split).assign(method=name, seed=run.seed, split=split) for split in ("test", "train")]
-    curves, chance = run.curve().assign(method=name, seed=run.seed), run.chance().assign(seed=run.seed)
+    curves, chance = run.curve().assign(method=name, seed=run.seed), run.baseline().assign(seed=run.seed)
     info: dict[str, Any] = json.loads(json.dumps(run.info))
     return Comparison(
         run.study,

@@ -26,19 +26,21 @@ from vitrail.storage.csv_files import to_csv
 SHOWN = 12  # sites whose own figure is drawn
 
 
-def write_among(told: ExplanationSummary, path: Path, study: str = "", refused: Sequence[str] = ()) -> Path:
+def write_explanation_summary(
+    told: ExplanationSummary, path: Path, study: str = "", refused: Sequence[str] = ()
+) -> Path:
     """The page, and the table beside it."""
     beside = path.with_suffix(".csv")
     if beside.exists() and not (beside.is_file() and beside.read_bytes().startswith(",".join(COLUMNS[:6]).encode())):
         what = f"{beside.name} beside it is no table of `vitrail explain`."
         raise unwritten(path, what, "nothing was overwritten")
-    page = write_page(render_among(told, study, refused), path, "explain all")
+    page = write_page(render_explanation_summary(told, study, refused), path, "explain all")
     write_atomically(beside, to_csv(told.table))
     add_to_chain(beside)
     return page
 
 
-def render_among(told: ExplanationSummary, study: str = "", refused: Sequence[str] = ()) -> str:
+def render_explanation_summary(told: ExplanationSummary, study: str = "", refused: Sequence[str] = ()) -> str:
     digits = decimals(told.table["size"].max() if len(told.table) else 0.0) + 1
     left = [(f"fewer than {LEAST_ROWS} {told.unit}s", told.small), ("refused", sorted(refused))]
     return fill(
@@ -94,7 +96,7 @@ def heatmap(told: ExplanationSummary) -> Markup:
     drawn += [svg.turned(edge + cell * (j + 0.5), bottom, labels[f], "feature", f) for j, f in enumerate(features)]
     drawing = svg.Drawing(edge + cell * len(features) + 5, bottom + svg.turned_room(across), drawn)
     title = f"How much each feature moves the model of {several(len(sites), 'site')}"
-    return svg.beside(svg.Drawing(left, bottom, names), drawing, title, "; ".join(said) + ".")
+    return svg.scrolling_rows(svg.Drawing(left, bottom, names), drawing, title, "; ".join(said) + ".")
 
 
 def _site_bars(told: ExplanationSummary, site: str) -> Markup:

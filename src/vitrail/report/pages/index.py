@@ -42,10 +42,10 @@ def write_index(folder: Path, demo: Demo, kinds: Mapping[str, str]) -> Path:
     told = {**demo._asdict(), "pages": [page._asdict() for page in demo.pages]}
     write_atomically(folder / ABOUT, json.dumps(told, indent=1))
     add_to_chain(folder / ABOUT)  # the folder may be a run's, and is sealed then
-    beside = _beside(folder)
+    beside = _newest_demos(folder)
     for place in beside.values():
         if place != folder and is_ours(place / INDEX, "demo"):
-            _write(place, _beside(place), kinds)
+            _write(place, _newest_demos(place), kinds)
     return _write(folder, beside, kinds)
 
 
@@ -78,7 +78,7 @@ def _linked(folder: Path, place: Path, demo: Demo) -> dict[str, Any]:
     return {"here": place == folder, "title": demo.title, "words": demo.words, "pages": pages}
 
 
-def _beside(folder: Path) -> dict[str, Path]:
+def _newest_demos(folder: Path) -> dict[str, Path]:
     """Kind -> the newest demo of that kind in the folder around this one; this one for its own."""
     found = {}
     for file in sorted(folder.parent.glob(f"*/{ABOUT}"), key=lambda file: file.stat().st_mtime):

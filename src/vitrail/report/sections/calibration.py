@@ -21,7 +21,7 @@ from vitrail.runs.setup import AT_BEDSIDE
 PANELS = 9  # so many sites are drawn, those farthest off first
 
 
-def read_told(run: Run) -> dict[str, RiskCounts]:
+def read_risk_counts(run: Run) -> dict[str, RiskCounts]:
     """Site -> its hold-out rows by risk, where it told enough."""
     told = run.scores(AT_BEDSIDE) if (run.history.split == AT_BEDSIDE).any() else None
     if told is None:
@@ -35,13 +35,13 @@ def read_told(run: Run) -> dict[str, RiskCounts]:
     return {str(site): counts.of_persons(each[site]) for site, counts in found.items() if counts is not None}
 
 
-def is_told(run: Run | None) -> bool:
-    return run is not None and bool(read_told(run))
+def has_risk_counts(run: Run | None) -> bool:
+    return run is not None and bool(read_risk_counts(run))
 
 
 def contents(run: Run) -> dict[str, Any]:
     """What the template is given."""
-    told, target = read_told(run), run.study.target
+    told, target = read_risk_counts(run), run.study.target
     far = {site: abs(math.log(max(observed_expected(c).value, 1e-3))) for site, c in told.items()}
     order = sorted(told, key=lambda site: -far[site])
     benefits = {site: net_benefit(c) for site, c in told.items()}

@@ -34,12 +34,12 @@ class JointChoice(NamedTuple):
 
 
 def read_choice(run: Run) -> JointChoice | None:
-    choice, costs, tried = (run.told(what) for what in (means.CHOICE, means.COSTS, means.TRIED))
+    choice, costs, tried = (run.fact(what) for what in (means.CHOICE, means.COSTS, means.TRIED))
     if choice is None or costs is None or tried is None:
         return None
     many, constants, own = choice[-1].tolist()
     group, by, alone, agreed = (
-        run.told(what) for what in (means.GROUP, means.LEFT_OUT, means.ALONE_LEFT_OUT, means.AGREED)
+        run.fact(what) for what in (means.GROUP, means.LEFT_OUT, means.ALONE_LEFT_OUT, means.AGREED)
     )
     shows = [] if group is None or agreed is None or group.dim() != 1 else agreed.tolist()
     who = [i for i, said in enumerate(shows) if said]

@@ -45,7 +45,7 @@ def has_protection(run: Run) -> bool:
 
 
 def contents(run: Run) -> dict[str, Any]:
-    far = run.told(OUTLYING)
+    far = run.fact(OUTLYING)
     rows = np.empty((0, len(run.sites))) if far is None else far.double().numpy()
     rows = rows[np.isfinite(rows).any(1)]
     named = outlying(rows)
@@ -70,9 +70,9 @@ def contents(run: Run) -> dict[str, Any]:
             ).format(name(site), several(rounds, "round"))
             for site, rounds in run.info.get("unusual", {}).items()
         ],
-        "named": [_said(several_names, rows[:, named[0]], rows)]
+        "named": [_outlier_sentence(several_names, rows[:, named[0]], rows)]
         if together
-        else [_said([run.sites[i]], rows[:, i], rows) for i in named],
+        else [_outlier_sentence([run.sites[i]], rows[:, i], rows) for i in named],
         "figure": svg.twice(lambda width: _bars(run.sites, rows, named, width)) if len(rows) else "",
         "budget": _budget(run, spent_by(run.study, run.method)),
     }
@@ -106,7 +106,7 @@ def sure() -> str:
     return f"{said}{wrong}, so that it does so in at most {100 * most:.0f} of 100 such runs (with 95 % certainty)."
 
 
-def _said(sites: list[str], mine: np.ndarray, rows: np.ndarray) -> Markup:
+def _outlier_sentence(sites: list[str], mine: np.ndarray, rows: np.ndarray) -> Markup:
     first = int((mine == np.nanmax(rows, 1)).sum())
     one = len(sites) == 1
     who = (

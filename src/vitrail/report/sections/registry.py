@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from vitrail.analysis.clusters import read_groups
 from vitrail.analysis.shortcuts.detector import ShortcutSignals, read_standing
 from vitrail.analysis.trust import read_trust
-from vitrail.analysis.uncertainty import read_choice, read_doubt
+from vitrail.analysis.uncertainty import read_choice, read_uncertainty
 from vitrail.core import facts as means
 from vitrail.data.encoding import columns, owners
 from vitrail.methods import named
@@ -61,7 +61,7 @@ def chosen(page: Page) -> list[Section]:
 
 def tells(*meanings: str) -> Callable[[Page], bool]:
     """Needs a run with a fact that means one of these."""
-    return lambda page: page.run is not None and any(page.run.told(what) is not None for what in meanings)
+    return lambda page: page.run is not None and any(page.run.fact(what) is not None for what in meanings)
 
 
 def undrawn(page: Page) -> list[dict[str, str]]:
@@ -123,7 +123,7 @@ def _trust(page: Page) -> Contents:
 
 def _mixed(page: Page) -> Contents:
     run = _run(page)
-    weights, agreed = run.told(means.MIXED), run.told(means.AGREED)
+    weights, agreed = run.fact(means.MIXED), run.fact(means.AGREED)
     assert weights is not None
     shown = weights.double() if agreed is None else weights.double().where(agreed[:, None], math.nan)
     return mixture.contents(run.sites, shown.numpy())
@@ -146,12 +146,12 @@ def _groups(page: Page) -> Contents:
 
 
 def _has_doubt(page: Page) -> bool:
-    return page.run is not None and read_doubt(page.run.sites, page.run.facts) is not None
+    return page.run is not None and read_uncertainty(page.run.sites, page.run.facts) is not None
 
 
 def _doubt(page: Page) -> Contents:
     run = _run(page)
-    told, curve = read_doubt(run.sites, run.facts), run.curve()
+    told, curve = read_uncertainty(run.sites, run.facts), run.curve()
     assert told is not None
     curve, words = curve[curve["metric"] == page.metric], metric_words(page.metric)
     return uncertainty.contents(told, curve, words, page.lower_is_better, page.chance_in(page.metric))
@@ -309,15 +309,19 @@ SECTIONS = (
     Section("parts/shown_verdicts.html", site_benefit.shown, site_benefit.is_shown),
     Section("parts/spread.html", scores.spread, scores.has_spread),
     Section(
-        "parts/coverage.html", _coverage, lambda page: page.run is not None and selective_prediction.is_told(page.run)
+        "parts/coverage.html",
+        _coverage,
+        lambda page: page.run is not None and selective_prediction.has_coverage(page.run),
     ),
     Section(
-        "parts/bedside.html", lambda page: calibration.contents(_run(page)), lambda page: calibration.is_told(page.run)
+        "parts/bedside.html",
+        lambda page: calibration.contents(_run(page)),
+        lambda page: calibration.has_risk_counts(page.run),
     ),
     Section(
         "parts/by_risk.html",
         lambda page: survival_by_risk.contents(_run(page), page.few),
-        lambda page: page.run is not None and survival_by_risk.is_told(page.run),
+        lambda page: page.run is not None and survival_by_risk.has_groups(page.run),
     ),
     Section("parts/curves.html", scores.curves, scores.has_curves),
     Section(

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from vitrail.core.text import several
 from vitrail.quality.screening import budget
 from vitrail.quality.screening.result import LABEL, Finding, Screening
-from vitrail.quality.screening.text import calm, said_of, twin_sentences
+from vitrail.quality.screening.text import calm, cause_text, twin_sentences
 from vitrail.report.charts.heatmap import strengths
 from vitrail.report.pages.frame import fill, fill_part, write_page
 from vitrail.report.text import LAYERS, listed, name
@@ -43,7 +43,7 @@ def contents(told: Screening, deployed: bool = False, pseudonyms: Sequence[str] 
 def sentence(finding: Finding) -> Markup:
     """Site and column in bold, the cause in words, then what was seen and what to ask."""
     feature = "outcome" if finding.feature == LABEL else finding.feature
-    return Markup("{}: {}").format(name(f"{finding.site}, {feature}"), said_of(finding))
+    return Markup("{}: {}").format(name(f"{finding.site}, {feature}"), cause_text(finding))
 
 
 def rests_on(told: Screening) -> list[str]:

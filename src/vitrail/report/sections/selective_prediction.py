@@ -25,7 +25,7 @@ NONE: Mapping[str, float] = MappingProxyType({})
 APART = 6  # so many sites are told apart by colour and name
 
 
-def is_told(run: Run) -> bool:
+def has_coverage(run: Run) -> bool:
     """Whether at some site there are enough rows to tell those apart that would go to a person."""
     less = [f"accuracy@{share}" for share in SUREST if share < 100]
     told = run.history[(run.history.split == COVERAGE) & run.history.metric.isin(less)]
@@ -52,7 +52,7 @@ def contents(run: Run, chance: Mapping[str, float] = NONE, few: Container[str] =
     return {
         "sentences": [_whole(whole, len(known), HANDED[share]), *_sites(known)],
         "handed": HANDED[share],
-        "means": loss.doubt_means,
+        "means": loss.uncertainty_means,
         "auroc": float(table["auroc"].mean()),
         "figure": svg.twice(lambda width: _figure(curves, pooled, list(known), same, width)),
         "rows": [_row(r, known.get(r["site"]), chance, few) for r in table.to_dict("records")],

@@ -65,16 +65,16 @@ class SharedModelUse(NamedTuple):
 
 
 def read_agreed(run: Run) -> SharedModelUse | None:
-    told = [run.told(what) for what in (means.MIX, means.MIX_COSTS, means.MIX_EPOCHS, means.TRIED)]
-    sums = run.told(means.AGAINST_ALONE)
+    told = [run.fact(what) for what in (means.MIX, means.MIX_COSTS, means.MIX_EPOCHS, means.TRIED)]
+    sums = run.fact(means.AGAINST_ALONE)
     if sums is None or any(t is None for t in told):
         return None
     (epochs, own), costs, steps, tried = (t[-1].double().numpy() for t in told if t is not None)
     at = list(steps).index(epochs), list(tried).index(own)
     over = sums[-1][:, at[0], at[1]].tolist()
     shown = {}
-    agreed = run.told(means.AGREED)
-    losses = [run.told(what) for what in (means.LEFT_OUT, means.ALONE_LEFT_OUT, means.ERROR_LEFT_OUT)]
+    agreed = run.fact(means.AGREED)
+    losses = [run.fact(what) for what in (means.LEFT_OUT, means.ALONE_LEFT_OUT, means.ERROR_LEFT_OUT)]
     if agreed is not None and all(v is not None for v in losses):
         for i, site in enumerate(run.sites):
             by, alone, error = (float(v[i]) for v in losses if v is not None)

@@ -168,7 +168,7 @@ def _map(
     room = svg.Drawing(edge + wide * len(shown) + 20, bottom + svg.turned_room(7.0 * longest + 8), [*cells, *marks])
     title = f"{how.title}: {several(len(sites), 'site')}, {several(len(shown), 'class', 'classes')}"
     listen = "; ".join(said) + "." if said else "No cell stands out."
-    drawing = svg.beside(svg.Drawing(left, bottom, names), room, title, listen)
+    drawing = svg.scrolling_rows(svg.Drawing(left, bottom, names), room, title, listen)
     return Map(kind.replace(" ", "-"), how.title, how.see, drawing)
 
 

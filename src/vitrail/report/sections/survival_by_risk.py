@@ -63,7 +63,7 @@ class Gap(NamedTuple):
 Curves = dict[str, Curve]
 
 
-def is_told(run: Run) -> bool:
+def has_groups(run: Run) -> bool:
     """Whether at some site there are enough rows."""
     return bool(run.history[run.history.split == RISK]["value"].notna().any())
 

@@ -42,7 +42,7 @@ class Both(NamedTuple):
         return [dot for dot in three if math.isfinite(dot[1]) and math.isfinite(dot[2])]
 
 
-def against(doubt: UncertaintyCourse, curve: pd.DataFrame) -> Both:
+def pair_with_scores(doubt: UncertaintyCourse, curve: pd.DataFrame) -> Both:
     """`curve`: round, site, value. While a site is away its model, and what was said of it, stays as it was."""
     unsure = pd.DataFrame(doubt.unsure, index=doubt.rounds, columns=doubt.sites).ffill()
     score = curve.pivot(index="round", columns="site", values="value").reindex(columns=doubt.sites)
@@ -55,10 +55,10 @@ def contents(
 ) -> dict[str, Any]:
     """What the template is given; `words` of the metric, of which less is better where `lower`. `chance`: site -> of
     always the same answer."""
-    both = against(doubt, curve)
+    both = pair_with_scores(doubt, curve)
     scored = len(both.rounds) > 0 and bool(both.dots())
     return {
-        "said": _said(both, words, lower) if scored else [],
+        "said": _correlation_sentences(both, words, lower) if scored else [],
         "scatter": svg.twice(partial(_scatter, both, words, chance)) if scored else Markup(),
         "rounds": svg.twice(partial(_rounds, doubt, both, words)),
         "last": int(both.rounds[-1]) if scored else 0,
@@ -68,7 +68,7 @@ def contents(
     }
 
 
-def _said(both: Both, words: str, lower: bool) -> list[Markup]:
+def _correlation_sentences(both: Both, words: str, lower: bool) -> list[Markup]:
     """What the rank correlation at the end says, and what it does not."""
     found, dots = both.found(-1), sorted(both.dots(), key=lambda dot: dot[1])
     if not math.isfinite(found.value):

@@ -10,7 +10,7 @@ import torch
 from vitrail.core.errors import Problem, VitrailError
 from vitrail.core.exchange import AnyExchange, Roster, Rows, SiteContext
 from vitrail.core.task import Batch, Task
-from vitrail.core.tensors import tensors
+from vitrail.core.tensors import flatten
 from vitrail.data.encoding import numeric
 from vitrail.engine.aggregation import collect_all, merge
 from vitrail.methods import AnyMethod
@@ -68,7 +68,7 @@ def _not_guarded(plan: Plan, sites: int) -> list[tuple[str, str, str]]:
     out += [(key, why, "Leave it out, or choose another method.") for key, why in clashes]
     if p.sites:
         silent = [turn.exchange for turn in turns if not turn.exchange.trains and not turn.exchange.consent]
-        if any(True for ex in silent for turn in turns if turn.exchange is ex for _ in tensors(turn.up)):
+        if any(True for ex in silent for turn in turns if turn.exchange is ex for _ in flatten(turn.up)):
             why = f"{method.title} also asks for what no training made, which is given no noise"
             out.append(("sites", why, "Choose another method, as fedavg."))
         if unequal(plan.task, method):
@@ -125,7 +125,7 @@ def _reports(
     y = y.to(some) if task.net.outputs > 1 else torch.randn(sites, rows, 1, generator=g).to(some)
     at = torch.arange(rows).expand(sites, rows)
     lots = DrawnNoise(torch.arange(sites))
-    batch = Batch(x, y, torch.ones(sites, rows, 1).to(some), at=at, lots=lots)
+    batch = Batch(x, y, torch.ones(sites, rows, 1).to(some), at=at, noise_source=lots)
     everyone = torch.ones(sites, dtype=torch.bool)
     roster = Roster(tuple("ab"), everyone, torch.arange(sites), torch.tensor(1))
     total_rows = some.new_full((sites,), rows)
@@ -143,7 +143,7 @@ def _reports(
                     ex.step(site, work, batch._replace(x=x.clone()))
                 state, up = ex.report(site, state, work, down)
                 if not ex.consent:  # what a site shows, it has agreed to show
-                    out |= {f"{stage.name} {i}, {k}": v.clone() for k, v in tensors(up)}
+                    out |= {f"{stage.name} {i}, {k}": v.clone() for k, v in flatten(up)}
                     counts |= _counts(f"{stage.name} {i}", ex, up)
                 coord, _ = merge(ex, task, coord, collect_all(ex, up, everyone), roster)
             last = stage.last.send(task, coord, roster)

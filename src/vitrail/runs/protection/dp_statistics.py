@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from vitrail.core.random import key, normals
 from vitrail.data.encoding import Encoder, SiteData, encode_sites, numeric
-from vitrail.data.persons import count_persons, persons_of, shares
+from vitrail.data.persons import count_persons, person_shares, persons_of
 from vitrail.data.splitting import Splits
 from vitrail.privacy.noise import Generator, blurred
 from vitrail.runs.protection.budget import start_noise
@@ -68,7 +68,7 @@ def training_sizes(cleaned: Mapping[str, pd.DataFrame], study: Study, splits: Sp
 def parts_of(train: pd.DataFrame, study: Study) -> NDArray[np.float64] | None:
     """[row]: what each row counts for in a sum to which no person may add more than one row's part."""
     persons = persons_of(train, study)
-    return None if persons is None else shares(persons)
+    return None if persons is None else person_shares(persons)
 
 
 def encoder_of(train: pd.DataFrame, study: Study, noise: float, add_noise: AddNoise) -> Encoder:

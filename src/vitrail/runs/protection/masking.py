@@ -6,7 +6,7 @@ import torch
 
 from vitrail.core.exchange import Roster
 from vitrail.core.task import Task
-from vitrail.core.tensors import tensors
+from vitrail.core.tensors import flatten
 from vitrail.methods import AnyMethod
 from vitrail.runs.plan import Plan
 from vitrail.study.model import Study
@@ -19,7 +19,7 @@ def not_masked(plan: Plan, sites: int) -> list[tuple[str, str]]:
     study, method, out = plan.study, plan.method, list[tuple[str, str]]()
     if method.pools_rows:
         return [(f"{method.title} takes all rows to one place", f"{OPEN}.")]
-    turns = [turn for t in plan.stages for turn in t.turns if any(True for _ in tensors(turn.up))]
+    turns = [turn for t in plan.stages for turn in t.turns if any(True for _ in flatten(turn.up))]
     if any(turn.exchange.sees == "each" and not turn.exchange.consent for turn in turns):
         why = f"with {method.title} the coordinator looks at each report, and not at a total"
         noise = "" if study.protect.rows else "; rows = { epsilon = 3.0 } adds noise to each report instead"
@@ -37,7 +37,7 @@ def not_masked(plan: Plan, sites: int) -> list[tuple[str, str]]:
     return out
 
 
-def drafted(study: Study, sites: int) -> Study:
+def with_secure_sum(study: Study, sites: int) -> Study:
     """A new study, masked where its method and so many sites allow it: the open choice is for somebody to write."""
     plan = Plan(study, study.build_method(), sites=sites)
     return study if not_masked(plan, sites) else study.with_changes(protect={"sum": "masked"})

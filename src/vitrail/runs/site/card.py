@@ -25,9 +25,9 @@ from vitrail.data.persons import count_persons, how_many, persons_of
 from vitrail.data.readers.tables import clean
 from vitrail.data.splitting import hold_out
 from vitrail.metrics.calibration import RiskCounts, counted, merged, risks
-from vitrail.metrics.scores import FEWEST, few_rows, metric_name, score_all
+from vitrail.metrics.scores import FEWEST, metric_name, score_all, small_sample
 from vitrail.quality.screening.result import Finding
-from vitrail.runs.evaluation import rare_of, same_answer, share_of, target_words
+from vitrail.runs.evaluation import constant_scores, rare_of, share_of, target_words
 from vitrail.runs.folder import versions
 from vitrail.runs.result import Model
 from vitrail.study.model import LOWER_IS_BETTER, Study
@@ -138,7 +138,7 @@ def _outcome(study: Study, y: NDArray[np.float64]) -> str:
 def _answers(mine: Model, rows: pd.DataFrame) -> NDArray[np.float64]:
     """[row, class], or [row, 1] in the target's own unit."""
     task, z = mine.scores(rows)
-    answers = np.asarray(task.loss.answers(z.double()).numpy(), np.float64)
+    answers = np.asarray(task.loss.predictions(z.double()).numpy(), np.float64)
     target = mine.study.target
     return answers * target.scale + target.center if target.kind == "number" else answers
 
@@ -164,7 +164,7 @@ def _scores(
         at, real = draw_persons(persons, draws, seed)
     cut = np.tile(thresholds, (len(at), 1)) if thresholds else None
     scores = score_all(study.metrics, y[at], p[at], real, thresholds=cut)
-    same = same_answer(study, study.metrics, y)
+    same = constant_scores(study, study.metrics, y)
     out = []
     for metric, values in scores.items():
         drawn = values[1:][np.isfinite(values[1:])]
@@ -226,7 +226,7 @@ def _limits(
         )
     rare = next(iter(rare_of(study, y.astype(np.int64) if study.target.levels else y, persons)), None)
     many, unit = len(y) if persons is None else how_many(persons), study.unit_word
-    if few := few_rows(many, rare, unit, study.target.kind == "time"):
+    if few := small_sample(many, rare, unit, study.target.kind == "time"):
         out.append(f"Scores stand on few {unit}s: {few}.")
     if gaps := [f"{c.name} ({100 * c.missing:.0f} %)" for c in columns if c.missing >= OFTEN_MISSING]:
         out.append(f"Often missing here, where the model has no value to go by: {', '.join(gaps)}.")

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from vitrail.analysis.explanations.rows import Explanation, answers_of, columns_of, explain_rows
 from vitrail.core.errors import Problem, VitrailError, nearest
-from vitrail.data.encoding import fingerprint_rows, typical_row, written_rows
+from vitrail.data.encoding import fingerprint_rows, rows_as_text, typical_row
 from vitrail.data.persons import as_numbers, one_row_each
 from vitrail.data.readers.tables import clean, read_sites
 from vitrail.data.splitting import hold_out
@@ -72,7 +72,7 @@ def explain_model(
         mine.encoder.matrix(off).astype(np.float32),
         list(study.features),
         groups,
-        data=written_rows(cleaned.iloc[at], study),
+        data=rows_as_text(cleaned.iloc[at], study),
         means=TYPICAL + whose,
         seed=seed,
     )
@@ -108,7 +108,7 @@ def explain_sites(
     if problems:
         raise VitrailError("cannot explain", problems)
     shown = [s for s in frames if s not in refuse]
-    return {run.known_as(s): run.explain(s, frames[s], rows, seed, outcome) for s in shown}
+    return {run.published_name(s): run.explain(s, frames[s], rows, seed, outcome) for s in shown}
 
 
 def check_tables(study: Study) -> None:

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrail.analysis.images.gallery import Album, called, make_album
+from vitrail.analysis.images.gallery import Album, make_album, picture_title
 from vitrail.analysis.images.prototype_evidence import ViewedModel, make_seen
 from vitrail.core.errors import Problem, VitrailError, nearest
 from vitrail.core.facts import ALONE, ENDS, INPUT_FACTOR, INPUT_SHIFT, OWN
@@ -21,7 +21,7 @@ from vitrail.data.encoding import fingerprint_rows
 from vitrail.data.readers.tables import clean
 from vitrail.data.splitting import hold_out
 from vitrail.quality.repair.effective_values import InputLayers
-from vitrail.quality.repair.inspection import SiteInspection, look
+from vitrail.quality.repair.inspection import SiteInspection, inspect_site
 from vitrail.quality.screening.result import LABEL, Finding
 from vitrail.runs.private_layers import SYMBOLS
 from vitrail.runs.result import Model, Run
@@ -39,7 +39,7 @@ class SiteBriefing(NamedTuple):
 
 
 def behind(run: Run, site: str) -> SiteBriefing:
-    public_name, table = run.known_as(site), run.shift_table
+    public_name, table = run.published_name(site), run.shift_table
     means, others = dict[str, Tensor](), 0
     for key, layer in SYMBOLS.items() if table is not None and len(table) else ():
         assert table is not None
@@ -94,7 +94,7 @@ def look_at(
             [layers[k].double().numpy().ravel() for k in sides] for layers in (own, briefing.layers)
         )
         ends = InputLayers(b, w, b_others, w_others, briefing.others)
-    return look(
+    return inspect_site(
         site,
         frame,
         study,
@@ -121,7 +121,7 @@ def look_through(
     held_out = None
     if fingerprint in (None, fingerprint_rows(rows)):
         held_out = np.isin(np.arange(len(y)), hold_out(rows, study, mine.seed, site)[1])
-    names = [called(n) for n in rows.index]
+    names = [picture_title(n) for n in rows.index]
     if bad := [n for n in pictures if n not in names]:
         problems = [Problem("--picture", f"there is no picture {n!r} in --data.", nearest(n, names)) for n in bad]
         raise VitrailError("cannot look", problems)
@@ -129,7 +129,7 @@ def look_through(
     pixels = mine.encoder.matrix(rows)
     z = scorer(torch.from_numpy(pixels))
     assert isinstance(task.loss, UncertaintyLoss)  # of classes, and pictures are told apart by classes
-    numbers = task.loss.answers(z).double().numpy(), task.loss.doubt(z).double().numpy()
+    numbers = task.loss.predictions(z).double().numpy(), task.loss.uncertainty(z).double().numpy()
     about = site, study.name, study.target.column, study.target.levels
     album = make_album(*about, names, pixels, y, *numbers, held_out)
     cases = [names.index(n) for n in pictures] or [names.index(g.shots[0].name) for g in album.galleries]

@@ -14,16 +14,16 @@ import numpy as np
 import pandas as pd
 import torch
 
-from vitrail.analysis.private_layers import paper_marks
+from vitrail.analysis.private_layers import paper_flags
 from vitrail.core.errors import Problem, VitrailError
-from vitrail.core.facts import AGREED, ENDS, OWN, Facts, ends_of
+from vitrail.core.facts import AGREED, ENDS, OWN, Facts, private_layers_of
 from vitrail.core.task import Task
-from vitrail.core.tensors import Params, filled, tensors
+from vitrail.core.tensors import Params, flatten, unflatten
 from vitrail.data.encoding import prepare
 from vitrail.engine.local import Engine
 from vitrail.runs.private_layers import SYMBOLS, agreed
 from vitrail.runs.setup import (
-    asks,
+    asks_consent,
     is_evaluated,
     last_splits,
     training_of,
@@ -59,7 +59,7 @@ def adopt(run: Run, name: str, frame: pd.DataFrame) -> Run:
     history += [(*end, *row[2:]) for row in judge.rows(moment, last_splits(task, study))]
     settled = runner.settled(moment)
     own = {k: v[0].clone() for k, v in fits.models(task, settled)[OWN].items()}
-    model = {k: v[0].clone() for k, v in tensors(settled)}
+    model = {k: v[0].clone() for k, v in flatten(settled)}
     table, facts = _with_row(run, name, own)
     return dataclasses.replace(
         run,
@@ -69,7 +69,7 @@ def adopt(run: Run, name: str, frame: pd.DataFrame) -> Run:
             "fingerprints": {**run.info["fingerprints"], name: data.fingerprint},
             "newcomers": [*run.info.get("newcomers", []), name],
         },
-        history=pd.concat([run.history, pd.DataFrame(history + judge.chance(), columns=HISTORY)], ignore_index=True),
+        history=pd.concat([run.history, pd.DataFrame(history + judge.baseline(), columns=HISTORY)], ignore_index=True),
         ledger=pd.concat([run.ledger, _ledger(run, name, history)], ignore_index=True),
         models={**run.models, name: model},
         encoders={**run.encoders, **judge.encoders(moment)},
@@ -83,14 +83,14 @@ def adopt(run: Run, name: str, frame: pd.DataFrame) -> Run:
 def gains(run: Run) -> pd.DataFrame:
     """site, metric, before, after, same, few_rows: what fitting was worth to each newcomer, on its own hold-out rows;
     what always giving the same answer comes to there, and whether they are few."""
-    from vitrail.runs.result import mark_few
+    from vitrail.runs.result import mark_small_samples
 
     test = run.history[(run.history.split == "test") & run.history.site.isin(run.info.get("newcomers", []))]
     first = test[(test.stage == 0) & (test["round"] == 0)].set_index(["site", "metric"])["value"]
     last = run.scores().set_index(["site", "metric"])["value"]
-    same = run.chance().set_index(["site", "metric"])["value"].reindex(first.index)
+    same = run.baseline().set_index(["site", "metric"])["value"].reindex(first.index)
     table = pd.DataFrame({"before": first, "after": last.reindex(first.index), "same": same}).reset_index()
-    return mark_few(table, run.sizes)
+    return mark_small_samples(table, run.sizes)
 
 
 def _check(run: Run, name: str) -> None:
@@ -109,10 +109,10 @@ def _check(run: Run, name: str) -> None:
 def _start(run: Run) -> Task:
     """The shared model between the others' mean layers; identity layers where nobody published."""
     task = run.plan.task
-    coord = filled(run.method.coord(task, len(run.sites)), run.shared)
+    coord = unflatten(run.method.coord(task, len(run.sites)), run.shared)
     start, shown = {**task.start, **run.method.shared(coord)}, agreed(run.facts)
     if bool(shown.any()):
-        start |= {k: v[shown].mean(0).to(start[k]) for k, v in ends_of(run.facts).items()}
+        start |= {k: v[shown].mean(0).to(start[k]) for k, v in private_layers_of(run.facts).items()}
     return dataclasses.replace(task, start=start)
 
 
@@ -128,10 +128,12 @@ def _with_row(run: Run, name: str, own: Params) -> tuple[pd.DataFrame, Facts]:
     names = [[*names, name][i] for i in order]
     frames = []
     for (key, values), old in zip(
-        ends_of(facts).items(), (part for _, part in run.shift_table.groupby("layer", sort=False)), strict=True
+        private_layers_of(facts).items(),
+        (part for _, part in run.shift_table.groupby("layer", sort=False)),
+        strict=True,
     ):
         layer, shown = SYMBOLS[key], np.where(agreed(facts).numpy()[:, None], values.double().numpy(), np.nan)
-        o, x = paper_marks(shown)
+        o, x = paper_flags(shown)
         for j, (feature, part) in enumerate(old.groupby("feature", sort=False)):
             rows: Any = part.set_index("site").reindex(names)
             marks = [("O" if mark else "") + ("x" if x[j] else "") for mark in o[:, j]]
@@ -144,7 +146,7 @@ def _ledger(run: Run, name: str, history: list[tuple[Any, ...]]) -> pd.DataFrame
     """What crossed for the newcomer: told once, said once; and its scores."""
     training, *later = run.method.plan(1)
     received = ((stage, "to site") for stage in ("standardise", training.name))
-    sent = ((stage, "from site") for stage in (*(s.name for s in later if asks(s)), "scores"))
+    sent = ((stage, "from site") for stage in (*(s.name for s in later if asks_consent(s)), "scores"))
     lines = pd.DataFrame([line._asdict() for line in run.plan.wire()])
     sums = lines.groupby(["stage", "direction"], sort=False)["bytes"].sum()
     rows = []

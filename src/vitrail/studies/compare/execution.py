@@ -18,9 +18,9 @@ from vitrail.core.random import key
 from vitrail.data.encoding import clean_sites, fingerprint_rows
 from vitrail.data.readers.frames import Sites, as_sites
 from vitrail.methods import TABLE
-from vitrail.quality.checks.missing_outcomes import tell_rows
-from vitrail.runs.folder import Folder, read_told, unreadable
-from vitrail.runs.result import mark_few
+from vitrail.quality.checks.missing_outcomes import warn_about_rows
+from vitrail.runs.folder import Folder, read_json, unreadable
+from vitrail.runs.result import mark_small_samples
 from vitrail.runs.screening import SCREEN, load_screening, save_screening, screen_rows, screens
 from vitrail.runs.setup import check_trainable, resolve
 from vitrail.runs.store import our_table
@@ -42,8 +42,8 @@ FIRST_LOOK = 2  # seeds, where more are asked for: if every site's answer is cle
 
 def load_comparison(path: Path) -> Comparison:
     """A finished comparison from its folder."""
-    about = read_told(path / "run.json")
-    parts = [read_told(p) for p in sorted((path / "parts").glob("*.json"))]
+    about = read_json(path / "run.json")
+    parts = [read_json(p) for p in sorted((path / "parts").glob("*.json"))]
     if not parts or not (path / "comparison.csv").exists():
         raise VitrailError(
             "the comparison is not finished",
@@ -55,7 +55,7 @@ def load_comparison(path: Path) -> Comparison:
                 )
             ],
         )
-    order = read_told(path / "order.json")
+    order = read_json(path / "order.json")
     try:
         ranked = [
             p for s in order["seeds"] for m in order["methods"] for p in parts if (p["method"], p["seed"]) == (m, s)
@@ -125,7 +125,7 @@ def compare(
     check_trainable(resolve(study, name, None) for name in names)
     sites = as_sites(sites, site, study.site_column)
     cleaned = clean_sites(sites, study)
-    tell_rows(sites, cleaned, study)
+    warn_about_rows(sites, cleaned, study)
     marks = {n: fingerprint_rows(f) for n, f in cleaned.items()}
     folder = _open(out, resume, study, marks, engine, device, folds) if out is not None else None
     place = folder.path if folder else None
@@ -163,8 +163,8 @@ def compare(
             about = {"methods": names, "seeds": result.seeds, "harm": harm, "look": result.look}
             for name, table in (
                 ("comparison", result.results()),
-                ("summary", mark_few(result.summary(), result.sites, "worst_site")),
-                ("verdicts", mark_few(result.verdicts(), result.sites)),
+                ("summary", mark_small_samples(result.summary(), result.sites, "worst_site")),
+                ("verdicts", mark_small_samples(result.verdicts(), result.sites)),
             ):
                 write_atomically(folder.path / f"{name}.csv", to_csv(table))
             write_atomically(folder.path / "order.json", json.dumps(about))
@@ -181,7 +181,7 @@ def _open(
     folder = Folder(Path(out), resume=resume)
     about = {"study": study.to_toml(), "fingerprints": marks, "engine": engine, "device": device, "folds": folds}
     place = folder.path / "run.json"
-    if resume and _told(folder) != about:
+    if resume and _stored_info(folder) != about:
         folder.close()
         raise VitrailError(
             "this is another comparison",
@@ -193,9 +193,9 @@ def _open(
     return folder
 
 
-def _told(folder: Folder) -> dict[str, Any]:
+def _stored_info(folder: Folder) -> dict[str, Any]:
     try:
-        return read_told(folder.path / "run.json")
+        return read_json(folder.path / "run.json")
     except VitrailError:
         folder.close()
         raise
@@ -225,7 +225,7 @@ class _CompareJob(NamedTuple):
         """What it came to, where it is finished."""
         if self.place is None or not self.place.exists():
             return None
-        part = read_told(self.place)
+        part = read_json(self.place)
         if missing := [k for k in PART if k not in part]:
             what = f"it does not hold {', '.join(missing)}: it was changed, or is of another release."
             raise VitrailError("a part cannot be read", [Problem(str(self.place), what, "Remove it: it is made anew.")])

@@ -14,7 +14,7 @@ from vitrail.methods import TABLE
 from vitrail.metrics.scores import metric_name
 from vitrail.metrics.skill import no_better, worst_site
 from vitrail.quality.screening.result import Screening
-from vitrail.runs.result import mark_few
+from vitrail.runs.result import mark_small_samples
 from vitrail.stats.intervals import BELOW, interval, level_of
 from vitrail.studies.benefit import HARM, NO_HARM, YES, BenefitAnswer, Floats, Ints, SiteLosses, decide, why
 from vitrail.studies.cross_validation import yardstick
@@ -73,7 +73,7 @@ class Comparison(Plottable):
         wide = self.scores.merge(
             beside.astype({"seed": self.scores.seed.dtype}), "left", ["seed", "site", "split", "metric"]
         )
-        return mark_few(wide, self.sites)
+        return mark_small_samples(wide, self.sites)
 
     def summary(self) -> pd.DataFrame:
         """For each method and metric: mean over sites, and the site served worst by its skill against its own baseline

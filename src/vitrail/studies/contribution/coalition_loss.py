@@ -21,7 +21,7 @@ from vitrail.core.errors import Problem, VitrailError, nearest
 from vitrail.core.exchange import Roster
 from vitrail.core.losses import Loss, log_shares
 from vitrail.core.random import key
-from vitrail.core.tensors import each, filled, tensors
+from vitrail.core.tensors import flatten, map_tensors, unflatten
 from vitrail.data.encoding import SiteData, prepare
 from vitrail.engine.rounds import clock_of
 from vitrail.metrics import survival
@@ -61,7 +61,7 @@ class CoalitionLoss:
         self.keys = torch.tensor([key(run.seed, name, "coordinator") for name in self.names])
         self.at, self.data = self.names.index(user), data
         model = {k: v[None].double() for k, v in run.models[user].items()}
-        self.state = filled(each(as_double, run.plan.settled), model)
+        self.state = unflatten(map_tensors(as_double, run.plan.settled), model)
         self.x, self.y = torch.from_numpy(data.test_x)[None], torch.from_numpy(np.ascontiguousarray(data.test_y))
         self.train_x = torch.from_numpy(data.train_x)[None]
         self.outcomes = None if run.study.protect.rows else trained_on(run.study, data)  # else they would be told of
@@ -76,10 +76,10 @@ class CoalitionLoss:
         out, everyone = [], self.roster(torch.ones(len(self.names), dtype=torch.bool), 0)
         for i in range(0, len(coords), CHUNK):
             messages = [self.ex.send(self.task, c, everyone) for c in coords[i : i + CHUNK]]
-            flat = [dict(tensors(each(lambda t: t[self.at : self.at + 1], d))) for d in messages]
-            down = filled(messages[0], {k: torch.cat([f[k] for f in flat]) for k in flat[0]})
+            flat = [dict(flatten(map_tensors(lambda t: t[self.at : self.at + 1], d))) for d in messages]
+            down = unflatten(messages[0], {k: torch.cat([f[k] for f in flat]) for k in flat[0]})
             n = len(flat)
-            state = self.ex.settle(self.task, each(lambda t: t.expand(n, *t.shape[1:]), self.state), down)  # noqa: B023
+            state = self.ex.settle(self.task, map_tensors(lambda t: t.expand(n, *t.shape[1:]), self.state), down)  # noqa: B023
             out.append(self._loss(self._placed(state, n), self._scores(state, self.x, n)).numpy())
             self.evaluations += n
         got = np.concatenate(out)
@@ -106,9 +106,9 @@ class CoalitionLoss:
         """[model, row]"""
         target = self.run.study.target
         if target.kind == "number":
-            return ((loss.answers(z)[..., 0] - self.y) * target.scale) ** 2
+            return ((loss.predictions(z)[..., 0] - self.y) * target.scale) ** 2
         if target.kind == "time":
-            y, curves = self.data.test_y.astype(np.float64), loss.answers(z).numpy()
+            y, curves = self.data.test_y.astype(np.float64), loss.predictions(z).numpy()
             return torch.from_numpy(np.stack([survival.losses(y, p) for p in curves]))
         return -log_shares(loss, z).gather(2, self.y.long().view(1, -1, 1).expand(len(z), -1, 1))[..., 0]
 
@@ -126,7 +126,7 @@ class CoalitionLoss:
     @property
     def own_matters(self) -> bool:
         """Whether the user predicts with anything that was not sent to it."""
-        mine, other = self.state, each(lambda t: t + 1, self.state)
+        mine, other = self.state, map_tensors(lambda t: t + 1, self.state)
         self.state, under_mine = other, self.losses([self.start])
         under_other, self.state = self.losses([self.start]), mine
         return not np.array_equal(under_mine, under_other)

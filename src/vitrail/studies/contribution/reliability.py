@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitrail.core.tensors import tensors
+from vitrail.core.tensors import flatten
 from vitrail.stats.shapley import Floats
 from vitrail.studies.contribution.replay import UpdateReplay
 from vitrail.studies.contribution.retraining import CoalitionRetraining
@@ -79,7 +79,7 @@ def strain(record: UpdateReplay) -> float:
 
 def _flat(record: UpdateReplay, coord: object) -> Floats:
     shared = record.run.method.shared(coord)
-    return np.concatenate([t.flatten().numpy() for _, t in tensors(shared)])
+    return np.concatenate([t.flatten().numpy() for _, t in flatten(shared)])
 
 
 def spot(record: UpdateReplay, again: CoalitionRetraining, size: float) -> float:

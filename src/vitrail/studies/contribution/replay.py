@@ -19,7 +19,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from vitrail.core.errors import Problem, VitrailError
-from vitrail.core.tensors import each, filled, per_site, tensors
+from vitrail.core.tensors import flatten, map_tensors, per_site, unflatten
 from vitrail.engine.aggregation import collect_coalitions, merge
 from vitrail.engine.coalitions import Coalitions
 from vitrail.runs.backbone_features import as_rows
@@ -62,7 +62,7 @@ class UpdateReplay(CoalitionLoss):
             self.took_part += recorded.present
             held += [recorded] if small else []
             (coord,) = self.merged(recorded, recorded.present[None])
-        got = dict(tensors(coord))
+        got = dict(flatten(coord))
         if any(not torch.allclose(got[k], v.double(), rtol=1e-3, atol=1e-4) for k, v in self.run.shared.items()):
             what = "they do not lead to the run's last shared model."
             raise VitrailError("the updates do not fit", [Problem(str(self.files[0].parent), what, "Run it anew.")])
@@ -77,12 +77,12 @@ class UpdateReplay(CoalitionLoss):
         if self._held is not None:
             yield from self._held
             return
-        coord, shape = self.start, each(as_double, self.run.plan.stages[0].turns[-1].up)
+        coord, shape = self.start, map_tensors(as_double, self.run.plan.stages[0].turns[-1].up)
         for r, path in enumerate(self.files):
             with safe_open(path, "pt") as file:
                 present = file.get_tensor("present")
-                up = each(lambda t: t.new_zeros((len(present), *t.shape[1:])), shape)  # noqa: B023
-                for name, whole in tensors(up) if bool(present.any()) else ():
+                up = map_tensors(lambda t: t.new_zeros((len(present), *t.shape[1:])), shape)  # noqa: B023
+                for name, whole in flatten(up) if bool(present.any()) else ():
                     whole[present] = file.get_tensor(f"report/{name}").to(whole)
             recorded = RecordedRound(r, coord, up, present.numpy())
             yield recorded
@@ -137,13 +137,13 @@ class UpdateReplay(CoalitionLoss):
 
     def rebuilt(self, masks: Masks) -> list[Any]:
         """What each coalition's reports alone would have added up to over the run."""
-        sums = [{k: v.clone() for k, v in tensors(self.start)} for _ in masks]
+        sums = [{k: v.clone() for k, v in flatten(self.start)} for _ in masks]
         for recorded in self.rounds():
-            before = dict(tensors(recorded.coord))
+            before = dict(flatten(recorded.coord))
             for total, after in zip(sums, self.merged(recorded, masks), strict=True):
-                for k, v in tensors(after):
+                for k, v in flatten(after):
                     total[k] += v - before[k]
-        return [filled(self.start, total) for total in sums]
+        return [unflatten(self.start, total) for total in sums]
 
     def carried(self, masks: Masks, tell: Tell = lambda words, done, total: None) -> list[Any]:
         """The same, each report carried from w_t to the model that the coalition had by then: the user trains there
@@ -160,17 +160,17 @@ class UpdateReplay(CoalitionLoss):
             here = next(rounds)
             some = torch.from_numpy((lanes & here.present).any(1))  # a coalition that nobody answers for stays
             own = {k: v - was for (k, v), was in zip(_stacked(now).items(), _stacked(before).values(), strict=True)}
-            merged, then = _stacked(list(self.merged(here, lanes))), dict(tensors(here.coord))
+            merged, then = _stacked(list(self.merged(here, lanes))), dict(flatten(here.coord))
             for k, v in at.items():
                 v += per_site(some.to(v), v) * (merged[k] - then[k] + own[k] - own[k][-1:])
-            return [filled(c, {k: v[i] for k, v in at.items()}) for i, c in enumerate(now)]
+            return [unflatten(c, {k: v[i] for k, v in at.items()}) for i, c in enumerate(now)]
 
         stack.train(lambda done, total: tell("rounds, at the user", done, total), after)
-        return [filled(self.start, {k: v[i] for k, v in at.items()}) for i in range(len(masks))]
+        return [unflatten(self.start, {k: v[i] for k, v in at.items()}) for i in range(len(masks))]
 
 
 def _stacked(coords: Sequence[Any]) -> dict[str, Tensor]:
-    flat = [dict(tensors(c)) for c in coords]
+    flat = [dict(flatten(c)) for c in coords]
     return {k: torch.stack([f[k] for f in flat]) for k in flat[0]}
 
 

@@ -17,7 +17,7 @@ import torch
 from scipy.special import stdtrit  # Student's t
 
 from vitrail.core.errors import VitrailError
-from vitrail.core.tensors import each
+from vitrail.core.tensors import map_tensors
 from vitrail.data.encoding import prepare
 from vitrail.engine.coalitions import Coalitions
 from vitrail.runs.backbone_features import as_rows
@@ -57,7 +57,7 @@ class CoalitionRetraining(CoalitionLoss):
             made = stack.train(lambda done, total: tell(f"rounds of seed {seed}", done, total))
             for c, coord in zip(part, made, strict=True):
                 out[c] = coord
-        return [each(lambda t: t.double() if t.is_floating_point() else t, coord) for coord in out]
+        return [map_tensors(lambda t: t.double() if t.is_floating_point() else t, coord) for coord in out]
 
     def worth(self, masks: Masks, seed: int, tell: Tell = lambda words, done, total: None) -> Floats:
         """[coalition, row]; a coalition is trained once."""

@@ -199,7 +199,7 @@ def contribution(
         if cluster and len(run.sites) <= EXACT:
             again.train_far(cluster, frames, tell)
         results = [(way, AGAIN, *again.counted(again.by_seed, solve, tell)) for way, solve in ways]
-        return _told(again, results, rng, again.ends(), seeds=seeds)
+        return _summarise(again, results, rng, again.ends(), seeds=seeds)
     record = UpdateReplay(run, Path(path), user, frames[user])
     games = {ROUND: record.by_round, WHOLE: record.by_run}
     if not record.own_matters:
@@ -207,10 +207,10 @@ def contribution(
     results = [(way, kind, *record.counted(game, solve, tell)) for way, solve in ways for kind, game in games.items()]
     ends = record.losses([record.start, record.final]).mean(1)
     if CARRIED not in games:
-        return _told(record, results, rng, ends)
+        return _summarise(record, results, rng, ends)
     (size,) = [float(np.abs(got.mean).sum()) for way, kind, got, _ in results if (way, kind) == (ways[-1][0], CARRIED)]
     checked = spot(record, again, size) if again else None
-    return _told(record, results, rng, ends, strain=strain(record), spot=checked)
+    return _summarise(record, results, rng, ends, strain=strain(record), spot=checked)
 
 
 def asked_wrongly(method: str, coalitions: int, seeds: int) -> list[Problem]:
@@ -252,7 +252,7 @@ def credits_of(values: Floats) -> Floats:
     return np.asarray(positive * gain / np.where(whole > 0, whole, 1.0))
 
 
-def _told(
+def _summarise(
     tested: UpdateReplay | CoalitionRetraining,
     results: list[tuple[str, str, Values, int]],
     rng: np.random.Generator,

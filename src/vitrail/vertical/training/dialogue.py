@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from vitrail.core.errors import MessageRefused, Problem, VitrailError
-from vitrail.core.tensors import Params, tensors
+from vitrail.core.tensors import Params, flatten
 from vitrail.engine.contract import Direction, Spec, WireEntry, refusal, sentences
 from vitrail.storage.atomic_files import private_folder, write_atomically
 from vitrail.vertical.messages import Levels, Numbers, Wanted, kind_of, per_row, spec_of
@@ -59,7 +59,7 @@ class Wire:
             known: Spec = spec_of(self.declared[way]) if way in self.declared else {}
             if (got := spec_of(message)) != known:
                 raise refusal(got, known, f"message {way[2]} from {sender} to {receiver}")
-        if wrong := [k for k, t in tensors(message) if t.is_floating_point() and not bool(t.isfinite().all())]:
+        if wrong := [k for k, t in flatten(message) if t.is_floating_point() and not bool(t.isfinite().all())]:
             here = f"message {way[2]} from {sender} to {receiver}, tensor "
             what = "it holds what is no finite number."
             raise MessageRefused(problems=[Problem(here + k, what, "It was not sent.") for k in wrong])
@@ -196,7 +196,7 @@ class Dialogue:
             words = (
                 f"Without {who}: in place of its answer stands the median of its answers in training, for everybody."
             )
-        return Prediction(z, self.host.loss.answers(z), words)
+        return Prediction(z, self.host.loss.predictions(z), words)
 
     def save(self, folder: Path) -> None:
         """Each side's state in its own folder; the last two, so that a kill between sides leaves one in common."""

@@ -58,7 +58,7 @@ class Guest:
         self.reference = columns[terms.train].median(0).values if reference is None else reference
         weight = columns.new_zeros(1, offer.columns, offer.answer) if start is None else start[None].clone()
         self.params: Params = {"weight": weight}
-        self.memory = rule.memory(self.params)
+        self.memory = rule.state(self.params)
         self.secret = secrets.token_bytes(32) if secret is None else secret
         names = [str(place) for place in range(terms.rows)] if people is None else people
         self.noise = noise_of(names, self.secret, offer.answer).to(columns)
@@ -103,7 +103,7 @@ class Guest:
         """One step down."""
         columns = self.columns[self.terms.rows_at(step)]
         total = self.sums(columns, slope, mine)
-        self.rule.follow(self.params, self.memory, {"weight": total[None] / len(columns)})
+        self.rule.apply(self.params, self.memory, {"weight": total[None] / len(columns)})
 
     def sums(self, columns: Tensor, slope: Slope | BareSlope, mine: GuestTriple | None) -> Tensor:
         """[column, answer]: all that a guest learns in a step, unless slopes come bare."""

@@ -18,7 +18,7 @@ from vitrail.core.errors import Problem, VitrailError
 from vitrail.core.losses import CrossEntropy, Loss
 from vitrail.core.optimizers import Optimizer
 from vitrail.core.task import Batch, Out
-from vitrail.core.tensors import Params, copied
+from vitrail.core.tensors import Params, clone
 from vitrail.vertical.messages import BareSlope, HostTriple, Levels, Masked, Numbers, Slope
 from vitrail.vertical.training.terms import Terms
 from vitrail.vertical.training.triples import shared
@@ -38,7 +38,7 @@ class LayeredModel(Protocol):
     def parts(self, params: Params) -> tuple[Tensor, Callable[[Tensor], Tensor]]: ...
 
 
-def heard(said: Levels | Numbers, rows: int | None = None) -> Tensor:
+def answer_scores(said: Levels | Numbers, rows: int | None = None) -> Tensor:
     """[row, answer]: the numbers that an answer about so many rows stands for."""
     z = said.values if isinstance(said, Numbers) else said.level
     what = f"expected an answer about {rows} rows, got one about {len(z)}." if rows not in (None, len(z)) else ""
@@ -69,8 +69,8 @@ class Host:
         if not len(columns) == len(y) == len(self.w) == terms.rows:
             what = f"expected {terms.rows} rows, got {len(columns)} with {len(y)} outcomes and {len(self.w)} weights."
             raise VitrailError("the host's rows do not fit", [Problem(name, what, "Match again.")])
-        self.params = copied({k: v[None] for k, v in start.items()})
-        self.memory = rule.memory(self.params)
+        self.params = clone({k: v[None] for k, v in start.items()})
+        self.memory = rule.state(self.params)
         # what guests said of each training row when they were asked last
         self.said = {o.name: columns.new_zeros(terms.rows, o.answer) for o in terms.offers}
         self.slopes: dict[str, Tensor] = {}  # of this step's rows at each guest's answers; not before it is asked for
@@ -80,7 +80,7 @@ class Host:
         """What guests say about the rows of this step."""
         rows = self.terms.rows_at(step)
         for name, answer in said.items():
-            self.said[name][rows] = heard(answer, len(rows)).to(self.columns)
+            self.said[name][rows] = answer_scores(answer, len(rows)).to(self.columns)
 
     def learn(self, step: int) -> None:
         """One step down; keeps the slopes at the guests' answers."""
@@ -100,9 +100,9 @@ class Host:
         with torch.enable_grad():
             s = self.joint.scores({k: v[0] for k, v in leaves.items()}, self.columns[rows], z)
         batch = Batch(self.columns[rows][None], self.y[rows][None], self.w[rows][None])
-        slope = self.loss.slope(Out(s.detach()[None], s.detach()[None]), batch)[0] / self.w[rows].sum()
+        slope = self.loss.grad(Out(s.detach()[None], s.detach()[None]), batch)[0] / self.w[rows].sum()
         *mine, at_answers = torch.autograd.grad(s, [*leaves.values(), z], slope)
-        self.rule.follow(self.params, self.memory, dict(zip(leaves, mine, strict=True)))
+        self.rule.apply(self.params, self.memory, dict(zip(leaves, mine, strict=True)))
         return at_answers
 
     def share(self, guest: str, step: int, mine: HostTriple, masked: Masked | None) -> Slope:
@@ -122,7 +122,7 @@ class Host:
 
     def predict(self, rows: Tensor, said: Mapping[str, Levels | Numbers]) -> Tensor:
         """[row, output] scores; a guest that said nothing is taken at its usual answer."""
-        now = {name: heard(answer, len(rows)).to(self.columns) for name, answer in said.items()}
+        now = {name: answer_scores(answer, len(rows)).to(self.columns) for name, answer in said.items()}
         return self.scores(torch.cat([self.columns[rows], self._joined(now, rows, usual=True)], 1))
 
     def scores(self, x: Tensor) -> Tensor:

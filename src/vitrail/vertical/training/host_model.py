@@ -20,13 +20,13 @@ from torch import Tensor
 from vitrail.analysis.explanations.rows import Explanation, FeatureLabel, columns_of
 from vitrail.core.errors import Problem, VitrailError, nearest
 from vitrail.core.tensors import Params
-from vitrail.data.encoding import Encoder, written_rows
+from vitrail.data.encoding import Encoder, rows_as_text
 from vitrail.data.readers.tables import clean, name_rows
 from vitrail.storage.atomic_files import private_folder, write_atomically
 from vitrail.storage.untrusted_files import read_text
 from vitrail.study.model import Study
 from vitrail.vertical.matching.ids import look
-from vitrail.vertical.shap import explain_told
+from vitrail.vertical.shap import explain_with_answers
 from vitrail.vertical.training.dialogue import read_tensors, write_tensors
 from vitrail.vertical.training.host import LayeredModel
 from vitrail.vertical.training.party_side import HostSide, OwnRows, groups_of, joint_of, loss_of, matrix, reference_of
@@ -112,7 +112,7 @@ class HostModel:
 
     def answers(self, z: Tensor) -> np.ndarray:
         """[row, class] shares, or [row, 1] in the target's own unit."""
-        target, told = self.study.target, loss_of(self.study).answers(z.double()).numpy()
+        target, told = self.study.target, loss_of(self.study).predictions(z.double()).numpy()
         return np.asarray(told * target.scale + target.center if target.kind == "number" else told)
 
     def at(self, people: Sequence[str]) -> Tensor:
@@ -164,20 +164,20 @@ class HostModel:
             problems.append(Problem(f"column {column}, {name_rows(empty)}", "there is no id.", hint))
         return list(seen.spelled)
 
-    def untold(self, guest: str, place: Tensor) -> Tensor:
+    def unanswered_rows(self, guest: str, place: Tensor) -> Tensor:
         """Places in common of which this guest has told nothing yet."""
         common: Tensor = torch.unique(place[place >= 0])
         return common[self.told[guest][common].isnan().any(1)]
 
     def learn(self, guest: str, place: Tensor, reach: GuestAccess) -> int:
         """Ask of those of whom this guest has told nothing yet; how many these are."""
-        if len(new := self.untold(guest, place)):
+        if len(new := self.unanswered_rows(guest, place)):
             self.told[guest][new] = reach.ask(new).to(self.told[guest])
         return len(new)
 
     def _cannot(self, guest: str, place: Tensor, reach: GuestAccess | None, blind: bool) -> list[Problem]:
         """Why it cannot be asked about these; before anything crosses."""
-        beyond, new = int((place < 0).sum()), len(self.untold(guest, place))
+        beyond, new = int((place < 0).sum()), len(self.unanswered_rows(guest, place))
         where, need = f"guest {guest}", new + beyond
         if beyond and not blind:
             what = f"{beyond} of {len(place)} rows are of people who are not in the match."
@@ -217,23 +217,23 @@ class HostModel:
         cleaned, ref = rows.common.iloc[places.numpy()], self.reference
         joint, _ = joint_of(study, len(self.encoder.columns), self.terms)
         scale, center = (target.scale, target.center) if target.kind == "number" else (1.0, 0.0)
-        first, rest = joint.parts(self.params) if isinstance(joint, LayeredModel) else (None, self._beside)
+        first, rest = joint.parts(self.params) if isinstance(joint, LayeredModel) else (None, self._with_answers)
 
         def scores(x: Tensor) -> Tensor:
             with torch.no_grad():
                 return rest(x) * scale + center
 
-        told = explain_told(
+        told = explain_with_answers(
             scores, loss_of(study), matrix(self.encoder, cleaned), matrix(self.encoder, ref),
             {name: self.told[name][places] for name in self.told}, {n: v[None] for n, v in self.off.items()},
-            list(study.features), groups_of(self.encoder), first=first, data=written_rows(cleaned, study),
+            list(study.features), groups_of(self.encoder), first=first, data=rows_as_text(cleaned, study),
             output=target.levels.index(level) if level is not None else 0, means=TYPICAL, seed=self.terms.seed,
         )  # fmt: skip
         names = tuple(rows.labels[rows.places[i]] for i in places.tolist())
         columns = (*columns_of(ref, study), *(FeatureLabel() for _ in self.told))
         return replace(told, answer=answer_words(study, level), rows=names, columns=columns)
 
-    def _beside(self, x: Tensor) -> Tensor:
+    def _with_answers(self, x: Tensor) -> Tensor:
         """Scores of columns with the answers of all guests beside them."""
         own = len(self.encoder.columns)
         parts = torch.split(x[:, own:], [o.answer for o in self.terms.offers], 1)

@@ -18,7 +18,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from vitrail.core.optimizers import Beside
+from vitrail.core.optimizers import ExtraGrad
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import Params
 
@@ -37,7 +37,7 @@ def curvature(columns: Tensor, bound: float) -> Tensor:
 class Newton:
     lr: float
     by: Tensor  # P
-    lasting: ClassVar[bool] = False
+    stateful: ClassVar[bool] = False
 
     @property
     def alone(self) -> Newton:
@@ -46,12 +46,14 @@ class Newton:
     def at(self, lr: float) -> Newton:
         return replace(self, lr=lr)
 
-    def memory(self, params: Params, held: Mapping[str, Tensor] | None = None) -> Params:
+    def state(self, params: Params, held: Mapping[str, Tensor] | None = None) -> Params:
         return {}
 
-    def descend(self, task: Task, params: Params, memory: Params, batch: Batch, beside: Beside | None = None) -> None:
-        self.follow(params, memory, task.grad(params, batch))
+    def step(
+        self, task: Task, params: Params, state: Params, batch: Batch, extra_grad: ExtraGrad | None = None
+    ) -> None:
+        self.apply(params, state, task.grad(params, batch))
 
-    def follow(self, params: Params, memory: Params, slope: Params) -> None:
+    def apply(self, params: Params, state: Params, grad: Params) -> None:
         for k, v in params.items():
-            v.sub_(self.by @ slope[k], alpha=self.lr)
+            v.sub_(self.by @ grad[k], alpha=self.lr)

@@ -27,7 +27,7 @@ from vitrail.deploy.vertical.process import pact_of
 from vitrail.vertical.matching.match import Match
 from vitrail.vertical.run import VerticalRun
 from vitrail.vertical.training.dialogue import Dialogue
-from vitrail.vertical.training.host import heard
+from vitrail.vertical.training.host import answer_scores
 from vitrail.vertical.training.party_side import agree, keep_secret, make_guest, make_host, offer_of, own_rows
 
 pytest.importorskip("nvflare")
@@ -104,7 +104,7 @@ def test_the_same_numbers_as_in_one_process(houses: Houses, first: Path) -> None
     known = ~run.model.told["lab"].isnan().any(1)
     rows = known.nonzero()[:, 0][:500]
     for name, said in one.ask(rows).items():
-        assert torch.equal(run.model.told[name][rows], heard(said)), name
+        assert torch.equal(run.model.told[name][rows], answer_scores(said)), name
     after = run.ledger[run.ledger.message == "Wanted"].groupby("to").rows.sum()
     assert 0 < run.scored <= after.max() <= 700, "what the officers said at join, and not the study's 900"
     assert (houses.own("clinic") / RUN / "explained.html").exists()

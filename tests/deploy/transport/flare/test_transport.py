@@ -167,14 +167,14 @@ def test_the_rests_grow_as_long_as_the_site_is_not_at_work() -> None:
         assert ("lyon" in losses.trial) == bool(rests[-1])
         clock.now += rests[-1]
         assert not losses.rests("lyon")
-        losses.answered("lyon")  # once, and then it dies again
+        losses.note_answer("lyon")  # once, and then it dies again
         clock.now += 1.0
     assert rests == [0.0, FIRST_REST, 2 * FIRST_REST, MOST_REST, MOST_REST, MOST_REST]
     assert MOST_REST == 4 * FIRST_REST
     clock.now += AT_WORK
     assert losses.add("lyon") == 0.0
     assert "lyon" in losses.trial, "nobody waits for it, so soon after its last loss"
-    losses.answered("lyon")
+    losses.note_answer("lyon")
     clock.now += FORGOTTEN
     assert losses.add("lyon") == 0.0
     assert not losses.trial

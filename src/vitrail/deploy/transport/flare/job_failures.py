@@ -42,7 +42,7 @@ class PartLosses:
         """No loss, or the site has been at work since."""
         return site not in self.last or self.clock() - self.answers.get(site, self.clock()) > AT_WORK
 
-    def answered(self, site: str) -> None:
+    def note_answer(self, site: str) -> None:
         """The site is waited for again."""
         self.trial.discard(site)
         self.answers.setdefault(site, self.clock())

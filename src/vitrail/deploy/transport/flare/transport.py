@@ -303,7 +303,7 @@ class FlareTransport:
 
     # questions
 
-    def ask(self, questions: dict[str, Message], deadline: float, beside: Set[str] = frozenset()) -> Responses:
+    def ask(self, questions: dict[str, Message], deadline: float, not_awaited: Set[str] = frozenset()) -> Responses:
         until = time.time() + deadline
         asked = dict[str, tuple[OpenJob, int]]()  # site -> through which job, and the number of the question
         answers, trouble = dict[str, Message](), dict[str, str]()
@@ -313,7 +313,7 @@ class FlareTransport:
             resting = {name for name in waiting if self.losses.rests(name)}
             trouble |= {name: self._ended(name) for name in resting}
             waiting -= resting
-            spared = self._spared(questions, beside)
+            spared = self._spared(questions, not_awaited)
             if waiting <= spared or time.time() > self._until(waiting - spared, until):
                 break
             self._carry(waiting)
@@ -323,23 +323,23 @@ class FlareTransport:
                 self._take(heard, asked, answers, trouble)
             elif not waiting & self.present() and (answers or trouble or time.time() > until):
                 break  # those who have not answered are not there
-        spared = self._spared(questions, beside)
+        spared = self._spared(questions, not_awaited)
         for name in set(questions) - answers.keys() - trouble.keys():
             there = name in self.present()
             if there and name not in spared:
                 self.silent.add(name)
             trouble[name] = SiteSilent(f"no answer within {deadline:.0f} seconds") if there else "it is not there"
-            trouble |= {name: self._ended(name)} if there and name in self.losses.trial - beside else {}
+            trouble |= {name: self._ended(name)} if there and name in self.losses.trial - not_awaited else {}
         awake, self.awake = frozenset(self.awake), set()
         return Responses(answers, trouble, awake)
 
     def _ended(self, name: str) -> ConnectionEnded:
         return ConnectionEnded(f"its connection ended {self.losses.count[name]} times")
 
-    def _spared(self, questions: dict[str, Message], beside: Set[str]) -> set[str]:
+    def _spared(self, questions: dict[str, Message], not_awaited: Set[str]) -> set[str]:
         """Sites that nobody waits for: those on trial too, unless nobody else is asked."""
         trial = self.losses.trial & questions.keys()
-        return {*beside, *(trial if questions.keys() - trial - self.removed else ())}
+        return {*not_awaited, *(trial if questions.keys() - trial - self.removed else ())}
 
     def _until(self, waiting: set[str], until: float) -> float:
         """How long to wait for these: a job that has just begun is given time to reach everyone."""
@@ -369,7 +369,7 @@ class FlareTransport:
         if name is None:
             return  # of whoever speaks through the transport's socket nothing is believed
         self.awake.add(name)
-        self.losses.answered(name)
+        self.losses.note_answer(name)
         if name not in asked or asked[name][1] != head.get("number"):
             return  # an answer to an old question
         self.alive[name] = time.time()

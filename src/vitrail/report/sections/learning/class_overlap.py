@@ -10,7 +10,7 @@ import numpy as np
 from markupsafe import Markup
 
 from vitrail.analysis.trust import Trust, groups, read_trust
-from vitrail.analysis.uncertainty import Correlation, goes_with, shared_classes
+from vitrail.analysis.uncertainty import Correlation, rank_agreement, shared_classes
 from vitrail.core.facts import SIMILARITY
 from vitrail.core.text import number, p_words, several, shorten_all
 from vitrail.report.charts import svg
@@ -46,10 +46,10 @@ def contents(run: Run) -> dict[str, Any]:
     trust, shared = found
     order, _ = groups(shared)
     weights = ("Sites gave more weight to those with whom they share classes", "Weights and shared classes")
-    said = [_says(*weights, *goes_with(trust.mean, shared))]
-    if (alike := run.told(SIMILARITY)) is not None:
+    said = [_says(*weights, *rank_agreement(trust.mean, shared))]
+    if (alike := run.fact(SIMILARITY)) is not None:
         likeness = ("Models of sites that share classes are more alike", "Likeness of models and shared classes")
-        said.append(_says(*likeness, *goes_with(alike.double().nanmean(0).numpy(), shared)))
+        said.append(_says(*likeness, *rank_agreement(alike.double().nanmean(0).numpy(), shared)))
     return {"said": [s for s in said if s], "drawing": _pair(trust.sites, order, trust.mean, shared)}
 
 
@@ -104,7 +104,9 @@ def _pair(sites: Sequence[str], order: Sequence[int], weights: np.ndarray, share
         ]
     wide, high = start + cell * n + 20, bottom + svg.turned_room(6.6 * longest)
     title = f"Weights that {several(n, 'site')} gave each other, and the classes they share"
-    return svg.beside(svg.Drawing(left, bottom, names), svg.Drawing(wide, high, parts), title, "; ".join(said) + ".")
+    return svg.scrolling_rows(
+        svg.Drawing(left, bottom, names), svg.Drawing(wide, high, parts), title, "; ".join(said) + "."
+    )
 
 
 def _small(kind: str, cell: float) -> str:

@@ -52,7 +52,7 @@ def matrix(
     cells += _tree(order, joins, all_sites, (top, high, end + 10, tree), say.tree, full) if joins else []
     drawing = svg.Drawing(end + tree + 60, bottom + max(svg.turned_room(7.0 * longest), 40), cells)
     title = say.matrix.format(several(n, "site"))
-    return svg.beside(svg.Drawing(left, bottom, names), drawing, title, "; ".join(said) + ".")
+    return svg.scrolling_rows(svg.Drawing(left, bottom, names), drawing, title, "; ".join(said) + ".")
 
 
 def _tree(

@@ -28,13 +28,13 @@ def contents(sites: Sequence[str], weights: np.ndarray) -> dict[str, Any]:
     refused = [name(site) for site, row in zip(sites, weights, strict=True) if not np.isfinite(row).any()]
     most = float(np.nanmax(np.abs(weights), initial=0)) or 1.0
     return {
-        "sentences": [_said(sites, weights, i) for i in range(len(sites)) if np.isfinite(weights[i]).any()],
+        "sentences": [_mixture_sentence(sites, weights, i) for i in range(len(sites)) if np.isfinite(weights[i]).any()],
         "drawing": matrix(sites, weights, range(len(sites)), [], MIXTURE, most) if len(refused) < len(sites) else None,
         "refused": listed(refused, 12) if refused else None,
     }
 
 
-def _said(sites: Sequence[str], weights: np.ndarray, user: int) -> Markup:
+def _mixture_sentence(sites: Sequence[str], weights: np.ndarray, user: int) -> Markup:
     row, me = weights[user], name(sites[user])
     words = Markup("{}: {} of its own core").format(me, number(row[user], 2))
     others = np.delete(row, user)

@@ -40,7 +40,7 @@ class LearningSources(NamedTuple):
         return TITLES.get(model, self.title)
 
     @property
-    def beside(self) -> bool:
+    def has_companions(self) -> bool:
         """Whether models were carried beside the sites' own."""
         return bool(self.curves["model"].isin([SHARED, ALONE]).any())
 
@@ -56,12 +56,12 @@ def read_learned(run: Run) -> LearningSources | None:
         return None
     own = run.curve().assign(model=OWN)
     own = own[own["round"] <= trust.rounds[-1]]  # what comes after trains nothing
-    same = run.chance().assign(round=0, model=MAJORITY)
-    curves = pd.concat([own, run.beside(), same], ignore_index=True)
+    same = run.baseline().assign(round=0, model=MAJORITY)
+    curves = pd.concat([own, run.companion_scores(), same], ignore_index=True)
     curves = curves[curves["metric"] == run.study.metrics[0]][["round", "site", "model", "value"]]
-    agreed = run.told(AGREED)
+    agreed = run.fact(AGREED)
     refused = [] if agreed is None else [s for s, said in zip(run.sites, agreed.tolist(), strict=True) if not said]
-    judged, grows = run.told(VALIDATION) is not None, run.method.grows
+    judged, grows = run.fact(VALIDATION) is not None, run.method.grows
     return LearningSources(
         run.method.title, trust, curves, _weights(run, refused), refused, judged, grows, run.study.row_word
     )
@@ -75,7 +75,7 @@ def _weights(run: Run, refused: Sequence[str]) -> pd.DataFrame | None:
         return None
     target, names, rows = run.study.target, [*columns(run.study), "(constant)"], []
     answers = target.levels[1:] if len(target.levels) == 2 else target.levels or (f"more {target.column}",)
-    weight, bias = run.told(ALONE_WEIGHT), run.told(ALONE_BIAS)
+    weight, bias = run.fact(ALONE_WEIGHT), run.fact(ALONE_BIAS)
     for i, site in enumerate(run.sites):
         held = run.model_of(site).models() if site in run.models else {}
         seen = {model: effects(task, held[model]) for model in (OWN, SHARED) if model in held}

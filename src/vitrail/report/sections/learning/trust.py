@@ -40,7 +40,7 @@ def contents(learned: LearningSources, words: str) -> dict[str, Any]:
         "words": words,
         "below": words_of(trust).below,
         "cost": cost(trust, learned.grows),
-        "beside": learned.beside,
+        "beside": learned.has_companions,
         "received": learned.received,
         "not_drawn": _not_drawn(learned),
         "users": [
