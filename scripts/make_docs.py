@@ -1,7 +1,8 @@
 """The documentation as a site that needs no network: build/site/index.html.
 
-    python scripts/make_docs.py          the pages of this repository, and two that are made from the code: every method
-                                         (its equations, as its file says them) and the Python interface
+    python scripts/make_docs.py          the pages of this repository, and one that is made from the code: every method
+                                         (its equations, as its file says them). mkdocstrings puts the docstrings of
+                                         all public names into docs/api.md
 
 A link that leads nowhere, or to a heading that is not there, is an error. Links to what is no page (scripts, folders)
 become plain text.
@@ -16,7 +17,6 @@ import shutil
 import sys
 import tomllib
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 PLACE = Path(__file__).parent.parent
@@ -51,7 +51,6 @@ def gather(place: Path, pages: Path) -> None:
         to.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, to)
     (pages / "docs" / "every_method.md").write_text(every_method(), encoding="utf-8")
-    (pages / "docs" / "api.md").write_text(interface(), encoding="utf-8")
     for page in pages.rglob("*.md"):
         page.write_text(linked(page, place, pages), encoding="utf-8")
 
@@ -83,50 +82,6 @@ def every_method() -> str:
 def as_markdown(text: str) -> str:
     """A docstring: what is indented is code already; a list that follows a line at once gets its empty line."""
     return re.sub(r"<(?=[a-z/])", "&lt;", text)
-
-
-def interface() -> str:
-    import vitrail as vt
-
-    out = ["# The Python interface", "", "`import vitrail as vt`"]
-    for name in sorted(vt.__all__, key=str.lower):
-        thing = getattr(vt, name)
-        out += ["", f"## vt.{name}", ""]
-        if isinstance(thing, ModuleType):
-            out += [about(thing), *members(thing, f"vt.{name}")]
-        elif inspect.isclass(thing):
-            out += [about(thing), *members(thing, name)]
-        else:
-            out += [called(f"vt.{name}", thing), "", about(thing)]
-    return "\n".join(out) + "\n"
-
-
-def members(owner: Any, before: str) -> list[str]:
-    """What a class or module of ours offers, with the first words on each."""
-    out: list[str] = []
-    for name, member in vars(owner).items():
-        plain = member.__func__ if isinstance(member, classmethod | staticmethod) else member
-        plain = plain.fget if isinstance(plain, property) else plain
-        ours = getattr(plain, "__module__", "").startswith("vitrail")
-        here = not isinstance(owner, ModuleType) or getattr(plain, "__module__", "") == owner.__name__
-        if name.startswith("_") or not ours or not here or not callable(plain):
-            continue
-        shown = f"`{before}.{name}`" if isinstance(member, property) else called(f"{before}.{name}", plain)
-        out += ["", shown, "", f":   {about(plain, first=True)}"]
-    return out
-
-
-def called(name: str, thing: Any) -> str:
-    try:
-        said = re.sub(r"(?<![\w.])(?:[A-Za-z_]\w*\.)+(?=\w)", "", str(inspect.signature(thing)).replace("'", ""))
-    except (TypeError, ValueError):
-        return f"`{name}`"
-    return f"`{name}{said}`"
-
-
-def about(thing: Any, first: bool = False) -> str:
-    text = inspect.getdoc(thing) or ""
-    return as_markdown(text.split("\n\n")[0] if first else text).replace(">>>", "    >>>")
 
 
 def navigation(pages: Path) -> list[Any]:

@@ -1,9 +1,10 @@
+"""What holds for all tests: none waits for ever, the longest come last, nothing is kept in a home folder."""
+
 import os
 import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -54,25 +55,4 @@ def _sites_of_tests_count_what_they_spend_elsewhere(tmp_path_factory: pytest.Tem
     """Not in the state folder of who runs the tests."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("VITRAIL_LEDGER", str(tmp_path_factory.mktemp("ledger")))
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _screen_the_same_rows_once() -> Iterator[None]:
-    """Hundreds of tests train on the same four hospitals; what is screened is a function of their rows."""
-    from vitrail.data.encoding import fingerprint_rows
-    from vitrail.runs import training
-
-    known: dict[Any, Any] = {}
-    real = training.screen_rows
-
-    def screen_rows(study: Any, cleaned: Any, refuse: Any = (), pseudonyms: Any = None) -> Any:
-        rows = tuple((site, fingerprint_rows(frame)) for site, frame in cleaned.items())
-        key = study.model_dump_json(include={"features", "target"}), rows, tuple(sorted(refuse)), str(pseudonyms)
-        if key not in known:
-            known[key] = real(study, cleaned, refuse, pseudonyms)
-        return known[key]
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(training, "screen_rows", screen_rows)
         yield

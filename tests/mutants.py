@@ -5,7 +5,10 @@ The mutants are in tests/mutants/*.toml, each with
 
     name       what a bug like this would do
     file       below src/vitrail
-    old, new   texts; `old` must be there exactly once, else the mutant has rotted and is an error
+    in         qualified name of the function or class ("Site.answer"), "" for the module's own statements
+    old, new   expressions, statements or headers, compared by syntax tree (tests/support/anchors.py); `old` must be
+               there exactly once, else the mutant has rotted and is an error
+    text       instead of `in`, true for what is no Python: `old` and `new` are texts, anywhere in the file
     tests      files or single tests, small and quick, at least one of which must fail
     survives   only where the change cannot be told apart: why. It then must survive, else the mark is stale
 
@@ -26,10 +29,14 @@ import tomllib
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from queue import SimpleQueue
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.support.anchors import AnchorError, locate, mutated  # noqa: E402
+
 NEEDED = ("src", "tests", "pyproject.toml")
 SECONDS = 120.0  # for one mutant's tests: one that hangs is found out too
 ENOUGH = 0.9  # of the mutants must die
@@ -46,6 +53,7 @@ class Mutant(NamedTuple):
     old: str
     new: str
     tests: tuple[str, ...]
+    scope: str | None = None  # None where old and new are texts
     survives: str = ""
     area: str = ""
 
@@ -53,14 +61,28 @@ class Mutant(NamedTuple):
     def path(self) -> str:
         return f"src/vitrail/{self.file}"
 
-    def wrong(self) -> list[str]:
+    def applied(self, source: str) -> str:
+        """The source with this mutant in it; AnchorError where it does not fit."""
+        if self.scope is not None:
+            return mutated(source, self.scope, self.old, self.new)
+        if source.count(self.old) != 1:
+            raise AnchorError(f"its old text is there {source.count(self.old)} times, not once")
+        return source.replace(self.old, self.new)
+
+    def problems(self) -> list[str]:
         """What is wrong with the mutant itself."""
-        place = ROOT / self.path
-        count = place.read_text(encoding="utf-8").count(self.old) if place.exists() else 0
-        found = [f"{self.path}: its old text is there {count} times, not once"] if count != 1 else []
-        found += [f"there is no {t}" for t in self.tests if not (ROOT / t.partition("::")[0]).exists()]
-        found += ["it names no test"] if not self.tests else []
-        return found + (["it changes nothing"] if self.old == self.new else [])
+        file, out = ROOT / self.path, []
+        source = file.read_text(encoding="utf-8") if file.exists() else ""
+        try:
+            if self.scope is None:
+                self.applied(source)
+            else:
+                locate(source, self.scope, self.old, self.new)
+        except (AnchorError, SyntaxError) as error:
+            out.append(f"{self.path}: {error}")
+        out += [f"there is no {t}" for t in self.tests if not (ROOT / t.partition("::")[0]).exists()]
+        out += ["it names no test"] if not self.tests else []
+        return out + (["it changes nothing"] if self.old == self.new else [])
 
 
 class Outcome(NamedTuple):
@@ -81,11 +103,25 @@ class Outcome(NamedTuple):
 
 
 def read_mutants() -> list[Mutant]:
-    found = []
-    for file in sorted((HERE / "mutants").glob("*.toml")):
-        for raw in tomllib.loads(file.read_text(encoding="utf-8"))["mutant"]:
-            found.append(Mutant(**{**raw, "tests": tuple(raw["tests"])}, area=file.stem))
-    return found
+    return [
+        make_mutant(entry, file.stem)
+        for file in sorted((HERE / "mutants").glob("*.toml"))
+        for entry in tomllib.loads(file.read_text(encoding="utf-8"))["mutant"]
+    ]
+
+
+def make_mutant(entry: dict[str, Any], area: str) -> Mutant:
+    fields = {"tests": tuple(entry["tests"]), "scope": entry.get("in"), "area": area}
+    if ("in" in entry) == entry.get("text", False):
+        sys.exit(f"{area}: {entry['name']}: a mutant has either `in` or `text = true`")
+    return Mutant(**{k: v for k, v in entry.items() if k not in ("in", "text", "tests")}, **fields)
+
+
+def rotten(mutants: list[Mutant]) -> list[str]:
+    names = [m.name for m in mutants]
+    by_file = sorted(mutants, key=lambda m: m.file)  # each file is parsed once
+    problems = [f"{m.area}: {m.name}: {problem}" for m in by_file for problem in m.problems()]
+    return problems + [f"{n}: two have this name" for n in sorted({n for n in names if names.count(n) > 1})]
 
 
 def make_copy(place: Path) -> Path:
@@ -120,7 +156,7 @@ def _run_pytest(copy: Path, tests: tuple[str, ...], said: Path) -> None:
     os.chdir(copy)
     os.environ |= {"PYTHONPATH": str(copy / "src"), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     # the copy's own sources first, whatever is installed
-    sys.path[:] = [str(copy / "src"), *(p for p in sys.path if Path(p) not in (HERE, ROOT / "src"))]
+    sys.path[:] = [str(copy / "src"), *(p for p in sys.path if Path(p) not in (HERE, ROOT, ROOT / "src"))]
     code = pytest.main(["-x", "-q", "--tb=line", "-p", "no:cacheprovider", *tests])
     sys.stdout.flush()
     os._exit(int(code))
@@ -130,7 +166,7 @@ def try_mutant(mutant: Mutant, copy: Path, number: int) -> Outcome:
     place, began = copy / mutant.path, time.monotonic()
     right = place.read_text(encoding="utf-8")
     try:
-        place.write_text(right.replace(mutant.old, mutant.new), encoding="utf-8")
+        place.write_text(mutant.applied(right), encoding="utf-8")
         os.utime(place, (number, number))  # compiled files are known by whole seconds: no two mutants share one
         code, said = run_tests(copy, mutant.tests, SECONDS)
     finally:
@@ -198,11 +234,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the lot")
     given = parser.parse_args()
     mutants = read_mutants()
-    names = [m.name for m in mutants]
-    rotten = [f"{m.area}: {m.name}: {what}" for m in mutants for what in m.wrong()]
-    rotten += [f"{n}: two are called so" for n in sorted({n for n in names if names.count(n) > 1})]
-    if rotten:
-        sys.exit("\n".join(["Mutants to repair:", *rotten]))
+    many = len(mutants)
+    if problems := rotten(mutants):
+        sys.exit("\n".join(["Mutants to repair:", *problems]))
     word = given.only.lower()
     mutants = [m for m in mutants if word in f"{m.area} {m.name} {m.path}".lower()]
     if given.sample:
@@ -211,7 +245,7 @@ def main() -> None:
         sys.exit("No mutant has that word.")
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded: the tests' tensors are small
     began = time.monotonic()
-    well = tell(try_all(mutants, max(1, given.jobs)), whole=len(mutants) == len(names))
+    well = tell(try_all(mutants, max(1, given.jobs)), whole=len(mutants) == many)
     print(f"\n{time.monotonic() - began:.0f} s")
     sys.exit(0 if well else 1)
 

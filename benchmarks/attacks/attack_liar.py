@@ -130,7 +130,7 @@ class Sites:
 def defended(way: str) -> Iterator[None]:
     """Defences switched off, and what a liar's own code does not check: that its change keeps to the clip."""
     with ExitStack() as stack:
-        stack.enter_context(patch("vitrail.deploy.two_server.site.halved", _halved))
+        stack.enter_context(patch("vitrail.deploy.two_server.site.halves_of", _halved))
         stack.enter_context(patch("time.sleep", lambda _: None))
         if way.endswith("check off"):
             stack.enter_context(patch.object(AcceptanceForecast, "problems", lambda *_: []))

@@ -12,11 +12,14 @@ if TYPE_CHECKING:
     from vitrail.core.errors import Problem, VitrailError
     from vitrail.data.datasets import catalogue as datasets
     from vitrail.data.datasets import partition, planted_shortcuts
+    from vitrail.export.writer import export_model
     from vitrail.integrations import sklearn
+    from vitrail.report.pages.builder import write_report
     from vitrail.runs import Run, federate
     from vitrail.runs.screening import screen_sites
     from vitrail.studies.compare.execution import compare
     from vitrail.studies.compare.result import Comparison
+    from vitrail.studies.contribution.values import contribution
     from vitrail.studies.transfer import Transfer, transfer
     from vitrail.studies.tune import Tuning, tune
     from vitrail.study.model import Study
@@ -45,6 +48,9 @@ _PLACES = {
     "transfer": "vitrail.studies.transfer",
     "tune": "vitrail.studies.tune",
     "compare": "vitrail.studies.compare.execution",
+    "contribution": "vitrail.studies.contribution.values",
+    "write_report": "vitrail.report.pages.builder",
+    "export_model": "vitrail.export.writer",
     "Match": "vitrail.vertical",
     "match": "vitrail.vertical",
     "Problem": "vitrail.core.errors",
@@ -62,7 +68,9 @@ __all__ = [
     "VerticalRun",
     "VitrailError",
     "compare",
+    "contribution",
     "datasets",
+    "export_model",
     "facts",
     "federate",
     "match",
@@ -75,6 +83,7 @@ __all__ = [
     "together",
     "transfer",
     "tune",
+    "write_report",
 ]
 
 

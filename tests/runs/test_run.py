@@ -294,7 +294,6 @@ def test_global_standardisation_is_on_the_wire(study, sites) -> None:
 
 def test_ledger_adds_up(study, sites) -> None:
     """Bytes sent = size of the declared tensors x rounds."""
-
     run = vt.federate(study, sites, method="scaffold")
     for direction in ("to site", "from site"):
         per_site = sum(x.bytes * x.rounds for x in run.plan.wire() if x.direction == direction)

@@ -14,11 +14,23 @@ import pytest
 
 import vitrail as vt
 from tests.support.report.heatmaps import box_on_top
+from vitrail.data.encoding import clean_sites
 from vitrail.quality.screening import parts
 from vitrail.quality.screening.result import LABEL, Screening
 from vitrail.quality.screening.text import sentence
 from vitrail.report.pages.builder import load, write_report
-from vitrail.runs.screening import SCREEN, as_kept, load_screening, screen_lines, screen_rows, screens, unscreened
+from vitrail.runs import screening as screening_module
+from vitrail.runs.screening import (
+    CACHED,
+    SCREEN,
+    as_kept,
+    load_screening,
+    screen_lines,
+    screen_rows,
+    screening_key,
+    screens,
+    unscreened,
+)
 
 NAMES = [f"ward-{i}" for i in range(6)]
 ODD = "ward-2"
@@ -121,6 +133,67 @@ def test_it_is_asked_once_in_a_run(study, sites, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("vitrail.runs.training.screen_rows", lambda *given: pytest.fail("asked again"))
     run = vt.federate(study, sites, **given, resume=True)
     assert (run.findings()[0].site, run.findings()[0].feature) == (ODD, "chol")
+
+
+@pytest.fixture
+def screened(monkeypatch) -> list[object]:
+    """What is screened and not taken from the cache, which is empty before."""
+    calls: list[object] = []
+    real = screening_module.screen
+
+    def count(*given: object) -> Screening:
+        calls.append(given)
+        return real(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(screening_module, "screen", count)
+    monkeypatch.setattr(screening_module, "_CACHE", {})
+    return calls
+
+
+def test_the_same_rows_are_screened_once_in_a_process(study, sites, screened) -> None:
+    one, other = (vt.federate(study, sites, method=m, rounds=1).screening for m in ("fedavg", "local"))
+    assert len(screened) == 1
+    same(one, other)
+    one.findings.clear()
+    one.sites.loc[:, "judged"] = False
+    third = screen_rows(study, clean_sites(sites, study))
+    assert len(screened) == 1
+    same(third, other)  # what somebody does to the answer stays theirs
+
+
+def test_the_cache_of_screenings_stays_small(study, sites, screened, monkeypatch) -> None:
+    monkeypatch.setattr(
+        screening_module, "screen", lambda *given: Screening([], *[pd.DataFrame({"site": []})] * 2, 0.05)
+    )
+    monkeypatch.setattr(screening_module, "with_silent", lambda screening, why: screening)
+    for i in range(CACHED + 5):
+        screen_rows(study, {f"ward {i}": pd.DataFrame({"age": [1.0 + i]})})
+    assert len(screening_module._CACHE) == CACHED
+
+
+def test_the_key_of_a_screening_changes_with_everything_it_depends_on(study, sites) -> None:
+    cleaned = clean_sites(sites, study)
+    first, *_ = cleaned
+
+    def changed_cell() -> dict[str, pd.DataFrame]:
+        rows = cleaned[first].copy()
+        rows.iloc[3, 1] = 77.25
+        return {**cleaned, first: rows}
+
+    narrower = study.model_copy(update={"features": dict(list(study.features.items())[:-1])})
+    keys = [
+        screening_key(study, cleaned),
+        screening_key(study, changed_cell()),
+        screening_key(study, {**cleaned, first: cleaned[first].iloc[:-1]}),
+        screening_key(study, dict(reversed(cleaned.items()))),
+        screening_key(study, {f"{site}'": rows for site, rows in cleaned.items()}),
+        screening_key(study, cleaned, [first]),
+        screening_key(study, cleaned, (), {first: "A"}),
+        screening_key(study, cleaned, (), {first: "B"}),
+        screening_key(narrower, cleaned),
+    ]
+    assert len(set(keys)) == len(keys)
+    assert screening_key(study.with_changes(training={"rounds": 77}), {**cleaned}) == keys[0]
 
 
 def test_who_refuses_publishes_nothing(study, sites) -> None:

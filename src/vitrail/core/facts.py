@@ -13,6 +13,8 @@ from torch import Tensor
 
 
 class Fact(NamedTuple):
+    """A tensor that a coordinator may show: what its axes are, what it means, and whether every round's is kept."""
+
     value: Tensor
     axes: tuple[str, ...] = ()  # "site" and "user" are put in the run's order of sites; others are labels
     means: str = ""
@@ -20,11 +22,13 @@ class Fact(NamedTuple):
 
 
 Facts = dict[str, Fact]
+"""What a merge shows, by name."""
 
 SITES = ("site", "user")  # axes along which sites stand
 
 ROUND = "round"  # the number of each round of which facts are kept
 AGREED = "which sites agreed to show what was asked for"  # [site] bool
+"""Meaning: a truth value for each site."""
 INPUT_SHIFT = "what a site's private layer adds to each input"  # [site, input]
 INPUT_FACTOR = "what a site's private layer multiplies each input by"  # [site, input]
 OUTPUT_SHIFT = "what a site's private layer adds to each output"  # [site, output]
@@ -37,7 +41,9 @@ ENDS = {  # and the parameter of a framed network (core/task.py) that it is
 }
 
 TRUST = "how far a user trusts a site, 1 fully, 0 no more"  # [user, site]
+"""Meaning: a number for each user and site."""
 SHARE = "the share of a user's model that a site gave"  # [user, site], sums to 1 for each user
+"""Meaning: a number for each user and site; those of a user sum to 1."""
 DISTANCE = "how far a site's update is from the user's own, relative to its length"  # [user, site]
 VANISHED = "the user's own update was nothing"  # [user] bool
 STOPPED = "the user's model stands still"  # [user] bool
@@ -84,10 +90,14 @@ EASY = "the mean loss of a site's pictures of a class after the warm-up"  # [sit
 PROTOTYPE_DISTANCE = "how far a site's own prototypes of a class lie from the shared ones"  # [site, class]
 
 # The models that a site may hold, by what each is to it
-OWN = "own"  # with which it predicts
-SHARED = "shared"  # of all sites
-ALONE = "alone"  # trained on its rows alone
-RECEIVED = "received"  # made of others' models for this site, as it was before training on its rows
+OWN = "own"
+"""The model with which a site predicts."""
+SHARED = "shared"
+"""The model of all sites."""
+ALONE = "alone"
+"""A model that is trained on a site's rows alone."""
+RECEIVED = "received"
+"""A model made of others' models for this site, as it was before training on its rows."""
 
 
 def find_value(facts: Mapping[str, Fact], means: str) -> Tensor | None:

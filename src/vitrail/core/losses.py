@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 
 class Loss(Protocol):
+    """What training makes small: the loss of rows, its gradient at the scores, and what scores say."""
+
     def rows(self, out: Out, batch: Batch) -> Tensor: ...  # [site, row]: of each row, weighted
     def grad(self, out: Out, batch: Batch) -> Tensor: ...  # [site, row, output]: its gradient at the scores
     def predictions(self, z: Tensor) -> Tensor: ...  # [..., output]: what scores say: shares of classes, or the number
@@ -64,7 +66,7 @@ class CrossEntropy:
 
 @dataclass(frozen=True)
 class SquaredError:
-    """Of a number."""
+    """The squared error of a number."""
 
     constant: Tensor | None = field(default=None, compare=False)
 

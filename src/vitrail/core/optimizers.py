@@ -26,6 +26,8 @@ ExtraGrad = Callable[[Params, float], None]  # (into, by): into += by * the meth
 
 
 class Optimizer(Protocol):
+    """How a gradient changes parameters, and what it remembers from step to step."""
+
     @property
     def lr(self) -> float: ...
     @property
@@ -65,6 +67,8 @@ def decaying(params: Params) -> Params:
 
 @dataclass(frozen=True)
 class SGD:
+    """Stochastic gradient descent; weight decay is part of the gradient, as in torch."""
+
     lr: float
     momentum: float = 0.0
     decay: float = 0.0
@@ -167,6 +171,7 @@ class Adam:
 
 
 def with_term(grad: Params, extra_grad: ExtraGrad | None) -> Params:
+    """The gradient with a further term added to it, in place; `None` adds nothing."""
     if extra_grad:
         extra_grad(grad, 1.0)
     return grad

@@ -15,6 +15,8 @@ from vitrail.core.tensors import Params, zeros
 
 
 class Batch(NamedTuple):
+    """Rows of one step, of all sites at once."""
+
     x: Tensor  # [site, row, ...]: numbers, or pictures
     y: Tensor  # [site, row, output]: 1 for the class and 0 for the others; the number; or `metrics.survival.periods`
     w: Tensor  # [site, row, 1]: weight in the loss; 0 marks padding

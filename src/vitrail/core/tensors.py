@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 Params = dict[str, Tensor]
+"""Parameters by name; those of all sites have the site as their first axis."""
 T = TypeVar("T")
 
 
@@ -28,6 +29,7 @@ def clone(tree: Params) -> Params:
 
 
 def zeros(tree: Params) -> Params:
+    """Tensors of these shapes that hold zeros."""
     out = {k: empty_like(v) for k, v in tree.items()}
     if out:
         torch._foreach_zero_(list(out.values()))

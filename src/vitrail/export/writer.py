@@ -17,7 +17,10 @@ class ExportedFile(NamedTuple):
 
 
 def export_model(mine: Model, site: str, run: str, path: Path) -> ExportedFile:
-    """One site's model as the file that the ending asks for; checked before it is written."""
+    """One site's model as the file that the ending of `path` asks for; checked before it is written.
+
+    `mine` is the model as `Run.model_of` gives it, `site` and `run` are what the file says of where it comes from.
+    """
     if (write := FORMATS.get(path.suffix.lower())) is None:
         what = f"expected a file that ends in {', '.join(FORMATS)}, got {path.name!r}."
         raise VitrailError("cannot export", [Problem("--to", what, "Give one of these endings.")])

@@ -57,6 +57,8 @@ class MLPTape(NamedTuple):
 
 @dataclass(frozen=True)
 class MLP:
+    """A network of fully connected layers with ReLU between them, and the gradient written by hand."""
+
     features: int
     outputs: int
     hidden: tuple[int, ...] = (128, 64)

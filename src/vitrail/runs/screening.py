@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import hashlib
 import json
 import math
 from collections.abc import Callable, Collection, Mapping
@@ -12,7 +14,8 @@ import numpy as np
 import pandas as pd
 
 from vitrail.core.errors import Problem, VitrailError
-from vitrail.data.encoding import clean_sites
+from vitrail.data.encoding import clean_sites, fingerprint_rows
+from vitrail.data.schema import TableSchema
 from vitrail.engine.contract import WireEntry
 from vitrail.quality.screening import parts, screen
 from vitrail.quality.screening.result import Finding, Screening
@@ -24,6 +27,8 @@ SCREEN = "screen.json"
 SCREENING = "screen: "  # what the stages of the wire begin with
 REFUSED = "it does not publish"
 Ask = Callable[[], Screening | None]
+CACHED = 64  # screenings
+_CACHE: dict[str, Screening] = {}
 
 
 def screens(study: Study) -> bool:
@@ -42,7 +47,37 @@ def screen_rows(
     refuse: Collection[str] = (),
     pseudonyms: Mapping[str, str] | None = None,
 ) -> Screening:
-    """Sites whose rows are on this machine, under the names and in the order that they publish under."""
+    """Sites whose rows are on this machine, under the names and in the order that they publish under.
+
+    Methods, seeds and folds are tried on the same rows one after the other, and what screening says of rows is always
+    the same: the last few screenings of this process are kept.
+    """
+    key = screening_key(study, cleaned, refuse, pseudonyms)
+    screening = _CACHE.pop(key, None)
+    if screening is None:
+        screening = _screened(study, cleaned, refuse, pseudonyms)
+        while len(_CACHE) >= CACHED:
+            del _CACHE[next(iter(_CACHE))]
+    _CACHE[key] = screening  # the last used is the last to go
+    return copy.deepcopy(screening)
+
+
+def screening_key(
+    study: Study,
+    cleaned: Mapping[str, pd.DataFrame],
+    refuse: Collection[str] = (),
+    pseudonyms: Mapping[str, str] | None = None,
+) -> str:
+    """Of everything that a screening depends on: another cell, site, column, order or name gives another key."""
+    schema = study.model_dump_json(include=set(TableSchema.model_fields))
+    rows = [(site, len(frame), fingerprint_rows(frame)) for site, frame in cleaned.items()]
+    names = sorted((pseudonyms or {}).items())
+    return hashlib.sha256(json.dumps([schema, rows, sorted(refuse), names]).encode()).hexdigest()
+
+
+def _screened(
+    study: Study, cleaned: Mapping[str, pd.DataFrame], refuse: Collection[str], pseudonyms: Mapping[str, str] | None
+) -> Screening:
     public_name = {site: (pseudonyms or {}).get(site, site) for site in cleaned}
     ranked = sorted(cleaned, key=lambda site: public_name[site]) if pseudonyms else list(cleaned)
     screening = screen({public_name[site]: cleaned[site] for site in ranked if site not in refuse}, study)
@@ -63,7 +98,8 @@ def with_silent(screening: Screening, why: Mapping[str, str]) -> Screening:
 def screen_sites(study: Study, sites: Mapping[str, pd.DataFrame]) -> Screening:
     """Whose data does not fit, of tables as they are read; nothing is trained. What comes back prints itself.
 
-    `findings`, `cells`, `sites` and `pooled` of it are what pages show.
+    `study` says what the columns are, `sites` has the table of each. `findings`, `cells`, `sites` and `pooled` of what
+    comes back are what pages show.
     """
     problems = []
     if study.images:

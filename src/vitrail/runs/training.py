@@ -96,7 +96,13 @@ def federate(
     round they are screened for data that does not fit, unless the study says `screen.ask = false`.
 
     `sites`: a table for each site by name, or one table of all whose column `site` (or the study's `site_column`) names
-    it.
+    it. `rounds` and `seed` are those of the study where they are not given.
+
+    `engine`: all sites at once ("vectorised") or one after the other ("looped"), on `device` ("cpu", "cuda"). With
+    `out`, the run is kept in that folder, and written there at least every `checkpoint_seconds` while it trains, so
+    that `resume` goes on where it stopped. progress(round, of) is called as it goes. Sites can fall silent: each in
+    each round by chance (`dropout_rate`), or in planned rounds (`away`: for a site the first and the last round,
+    counted from 1).
 
     `refuse` names sites that publish neither what screening asks of their columns nor private layers; they train all
     the same. `pseudonyms` maps a site to the name it publishes under; scores stay under the sites' own names.

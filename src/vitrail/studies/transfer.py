@@ -162,7 +162,9 @@ def transfer(
     engine: str = "vectorised",
     progress: Callable[[int, int], None] | None = None,
 ) -> Transfer:
-    """Every site trains alone and cross-validates; every user tries the others' models on its own training rows."""
+    """Every site of a study trains alone and cross-validates; every user tries the others' models on its training rows.
+    `sites`: the table of each. Rows are cut into `folds`; `seed`, `rounds`, `engine`, `progress` are as of federate.
+    """
     study, method = resolve(study, _alone(), rounds)
     seed = study.seeds[0] if seed is None else seed
     data = prepare(sites, study, seed)

@@ -136,7 +136,10 @@ def tune(
     and scale that usually matter, and what the method declares (`usual_grid`), one key after the other. Keys are the
     method's hyperparameters, else those of the study's [training] or [network], or `standardise`. Judged by log loss, a
     number by its root mean squared error and a time by its log loss, unless `metric` names another. Trials that are
-    finished in `out` are not done again when resumed. `workers` and `cluster` as of compare. progress(what, done, of).
+    finished in `out` are not done again with `resume`. `workers` and `cluster` as of compare. progress(what, done, of).
+
+    `sites` has the table of each site; its training rows are cut into `folds`. `seed` is the study's first where it is
+    not given.
     """
     if resume and out is None:
         what, to_do = "there is no folder to resume from.", "Name the one that was begun: out, or --out."

@@ -61,7 +61,10 @@ def together(
 ) -> VerticalRun:
     """Match the parties (or take a match that was made before), train, score on held-out rows, keep.
 
-    `counted` is told of the match before anything is trained; `data`: where the tables are, for later verbs."""
+    `study` names the parties, `tables` has the table of each; `seed` is the study's first where it is not given. With
+    `out`, the run is kept in that folder, and `resume` goes on where it stopped. progress(step, of) is called as it
+    goes. `counted` is told of the match before anything is trained; `data`: where the tables are, for later verbs.
+    """
     if not study.parties:
         what = "the study has no parties."
         raise VitrailError("cannot train", [Problem("[parties]", what, "For sites with rows of their own: federate.")])

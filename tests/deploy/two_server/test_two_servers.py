@@ -124,7 +124,7 @@ def test_neither_reads_a_report_and_both_together_do(tmp_path: Path, monkeypatch
         seed = secrets.token_bytes(32)
         return to_fixed_point(x, clip) - draw(seed, len(x)), seed
 
-    monkeypatch.setattr("vitrail.deploy.two_server.site.halved", unminded)
+    monkeypatch.setattr("vitrail.deploy.two_server.site.halves_of", unminded)
     lying(way, liar, -10.0)
     place, held = tmp_path / "sites" / SECOND / RUN / "second" / "000000-000000-000000" / "seeds.json", dict[str, str]()
 

@@ -402,7 +402,7 @@ def test_check_against_what_all_published(tmp_path: Path, monkeypatch: pytest.Mo
         Finding("here", "chol", "unit", True, 9.0, "Its median is 5.7 here.", {"factor": 38.67}),
         Finding("here", LABEL, "label noise", True, 9.0, "Outcomes are predicted badly.", {"share": 0.3}),
     ]
-    monkeypatch.setattr("vitrail.quality.screening.pooled_check.against", lambda rows, table, pooled: found)
+    monkeypatch.setattr("vitrail.quality.screening.pooled_check.compare_with_pooled", lambda rows, table, pooled: found)
     FAULTS["unit"][1](SITES["here"]).to_csv("ours.csv", index=False)
     Path("study.toml").write_text(vt.Study.parse(TABLE.model_dump(exclude_defaults=True)).to_toml())
     Path("pooled.json").write_text('{"pooled": {"rows": 1000}}')

@@ -33,7 +33,7 @@ from vitrail.vertical.run import VerticalRun, is_together
 
 
 def write_report(source: Run | Comparison | VerticalRun, path: str | Path) -> Path:
-    """One self-contained HTML file."""
+    """One self-contained HTML file at `path`, of a run or a comparison as `source`."""
     path = Path(path)
     if isinstance(source, VerticalRun):
         return write_page(render_together(source), path, "run")

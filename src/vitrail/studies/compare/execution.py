@@ -99,7 +99,7 @@ def compare(
     progress: Callable[[str, int, int], None] | None = None,
     site: str = "",
 ) -> Comparison:
-    """Every method under every seed; finished parts in `out` are kept when resumed.
+    """Every method under every seed; finished parts in `out` are kept with `resume`.
 
     `sites`: a table for each site by name, or one table of all whose column `site` (or the study's `site_column`) names
     it.
@@ -109,7 +109,8 @@ def compare(
     without harm, as a share of the loss of one answer to every row. With `leave_one_site_out`, a model of all other
     sites is tested on the rows of each site in turn, under the first seed: `left_out` of the result. `workers`
     processes share the work: the numbers are the same, and small networks, whose engine uses one core, are done sooner;
-    or the machines of a `cluster`, by its scheduler's address. progress(what, done, of) is called as it goes.
+    or the machines of a `cluster`, by its scheduler's address. `rounds` are the study's where they are not given;
+    `engine` and `device` are as of federate. progress(what, done, of) is called as it goes.
     """
     names, seeds = list(dict.fromkeys(names)), list(dict.fromkeys(seeds))
     problems = [p for n in names for p in methods.problems(n, {}, "methods")]

@@ -166,10 +166,12 @@ def contribution(
     progress: Tell | None = None,
     cluster: str = "",
 ) -> Contribution:
-    """Leave-one-out, Shapley or both of the run at `path`, on the test rows of `user`.
+    """What each site contributed to the model of one site: leave-one-out, Shapley or both (`method`) of the run at
+    `path`, on the test rows of `user`.
 
     `tables`: the user's own, or those of all sites by name. With all of them, coalitions are trained again: in any case
-    where `retrain` says so, else up to 6 sites and an hour. Otherwise the run must have kept its updates.
+    where `retrain` says so, else up to 6 sites and an hour, from so many `seeds`. Otherwise the run must have kept its
+    updates. More than 10 sites are judged by so many sampled `coalitions`. progress(what, done, of) is called.
     `cluster`: the scheduler whose machines train them, up to 10 sites."""
     if problems := asked_wrongly(method, coalitions, seeds):
         raise VitrailError(CANNOT, problems)

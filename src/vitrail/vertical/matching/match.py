@@ -143,7 +143,8 @@ def match(
     """All ends on one machine. `places=False` stops at the number, as ends do that have not consented.
 
     The order of the common rows comes from the ends' secrets: those given (32 bytes each), else the study's first seed,
-    so that a simulation can be repeated. Between machines every end draws its own.
+    so that a simulation can be repeated. Between machines every end draws its own. `study` names the parties and their
+    columns of ids, `tables` has the table of each.
     """
     seen = read_ids(study, tables)
     ids = {party: one.spelled for party, one in seen.items()}
