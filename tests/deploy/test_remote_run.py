@@ -33,7 +33,9 @@ from vitrail.runs.protection.dp_statistics import encoded
 from vitrail.runs.setup import resolve
 
 RUN = "0123456789abcdef"
-METHODS = [name for name, kind in vt.methods.TABLE.items() if not kind.pools_rows and not kind.needs]
+METHODS = [
+    name for name, kind in vt.methods.TABLE.items() if not kind.catalogue.pools_rows and not kind.catalogue.required_net
+]
 
 
 @pytest.fixture(scope="module")

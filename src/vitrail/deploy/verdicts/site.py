@@ -207,7 +207,7 @@ class LocalBaseline:
     round, and comes to the same."""
 
     def __init__(self, agreed: Agreement, found: list[SiteData], secret: str) -> None:
-        study, method = resolve(agreed.study, next(n for n, kind in TABLE.items() if kind.alone), None)
+        study, method = resolve(agreed.study, next(n for n, kind in TABLE.items() if kind.catalogue.alone), None)
         task = build_task(study, method, agreed.seed)
         data = as_rows(found, task.net)
         rows = training_rows(data, study, method, "cpu")
