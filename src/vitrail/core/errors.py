@@ -121,7 +121,7 @@ class QuestionChanged(TypedError):
     """A question that was answered before comes again with another content."""
 
     leaves_site = Leaves.PROBLEMS
-    heading, advice = "a question was asked before, with another content", "Nothing was sent."
+    heading, advice = "a changed question was refused", "Nothing was sent."
 
 
 class JournalDamaged(TypedError):
