@@ -22,7 +22,7 @@ from vitrail.core.errors import AgreementMismatch, MessageRefused, SharedSumRefu
 from vitrail.deploy.identity.site_identity import SiteIdentity, read_signed
 from vitrail.deploy.protocol.agreement import FORMAT, Agreement
 from vitrail.deploy.protocol.message import MOST_WORDS, WHERE, Message, check_form, unpack
-from vitrail.deploy.protocol.request_log import RunLog
+from vitrail.deploy.protocol.run_log import RunLog
 from vitrail.deploy.two_server import shared as two_server
 from vitrail.privacy.key_agreement import key_file
 from vitrail.privacy.secure_sum.pairwise import draw

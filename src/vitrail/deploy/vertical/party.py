@@ -21,7 +21,7 @@ from vitrail.deploy.audit.outbox import Outbox
 from vitrail.deploy.identity.party_keys import public
 from vitrail.deploy.identity.sealing import SealedSession, SealingKeys
 from vitrail.deploy.protocol.message import Message
-from vitrail.deploy.protocol.request_log import RunLog, is_run
+from vitrail.deploy.protocol.run_log import RunLog, is_run
 from vitrail.deploy.vertical.agreement import FORMAT, PartyAgreement
 from vitrail.deploy.vertical.mailbox import Collection, Envelope, Mailbox, Triple
 from vitrail.privacy.key_agreement import SIZE
