@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -367,16 +366,10 @@ def adopt(
 
 def methods() -> None:
     """The methods and their hyperparameters."""
-    import dataclasses
-
-    from vitrail.methods import PARTIES, TABLE
+    from vitrail.cli.method_list import describe_methods
 
     rows = []
-    for name, kind in PARTIES.items():
-        given = ", ".join(f"{f.name}={f.default!r}" for f in dataclasses.fields(kind) if f.default is not None)
-        rows.append([name, kind.catalogue.title, given, f"Parties: {(kind.__doc__ or '').strip()}"])
-    for name, kind in TABLE.items():
-        given = ", ".join(f"{f.name}={f.default!r}" for f in dataclasses.fields(kind) if f.default is not None)
-        doc = sys.modules[kind.__module__].__doc__ or ""
-        rows.append([name, kind.catalogue.title, given, doc.split("\n")[0]])
+    for method in describe_methods():
+        defaults = ", ".join(f"{name}={default!r}" for name, default in method.defaults.items() if default is not None)
+        rows.append([method.name, method.title, defaults, method.summary])
     print_table(["name", "title", "hyperparameters", "what it does"], rows)

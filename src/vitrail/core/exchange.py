@@ -215,6 +215,9 @@ class Method(Exchange[State, Coord, Work, Down, Up]):
         return None
 
 
+AnyMethod = Method[Any, Any, Any, Any, Any]
+
+
 @runtime_checkable
 class Pushes(Protocol):
     """A method whose sites, once settled, know what each prototype of their models was taken from."""

@@ -9,7 +9,7 @@ from vitrail.core.exchange import Rows
 from vitrail.core.task import Batch, Out, Task
 from vitrail.core.tensors import Params, per_site
 from vitrail.nets import ProtoNet
-from vitrail.nets.prototypes import similarity
+from vitrail.nets.prototype_network import similarity
 
 NEAR = 1e-6  # relative: closer distances are one, of which the first counts; engines may round otherwise
 
