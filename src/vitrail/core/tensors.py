@@ -112,6 +112,11 @@ def per_site(scalar: Tensor, like: Tensor) -> Tensor:
     return scalar.view(-1, *[1] * (like.dim() - 1))
 
 
+def overlay(tree: Params, some: Params) -> Params:
+    """The first, in its order, with the second's tensors in place of its own of the same name."""
+    return {k: some.get(k, v) for k, v in tree.items()}
+
+
 def scaled(scalar: Tensor, tree: Params) -> Params:
     """Each site's tensors times that site's number."""
     return {k: per_site(scalar, v) * v for k, v in tree.items()}
