@@ -161,25 +161,25 @@ def _misplaced(kind: type, method: bool) -> Iterator[str]:
 
 
 class Ge(NamedTuple):
-    """At least. These four are those of annotated-types, any of which will do."""
+    """A bound of a hyperparameter: at least. Bounds of annotated-types will do as well."""
 
     ge: float
 
 
 class Gt(NamedTuple):
-    """More than."""
+    """A bound of a hyperparameter: more than."""
 
     gt: float
 
 
 class Le(NamedTuple):
-    """At most."""
+    """A bound of a hyperparameter: at most."""
 
     le: float
 
 
 class Lt(NamedTuple):
-    """Less than."""
+    """A bound of a hyperparameter: less than."""
 
     lt: float
 

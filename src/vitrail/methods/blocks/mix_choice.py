@@ -147,8 +147,8 @@ class ChooseMix(Exchange[State, VersionedCoord, Nothing, MixOffer, MixCosts]):
         return MixOffer(coord.choice.expand(len(roster.names)), lot_of(roster))
 
     def report(self, site: SiteContext, state: State, work: Nothing, down: MixOffer) -> tuple[State, MixCosts]:
-        heard = [self.losses(site.task, state, down, batch) for batch in site.rows.blocks()]
-        mixed, alone, w = (torch.cat([h[i] for h in heard], -1) for i in range(3))  # of each row, weighted
+        blocks = [self.losses(site.task, state, down, batch) for batch in site.rows.blocks()]
+        mixed, alone, w = (torch.cat([h[i] for h in blocks], -1) for i in range(3))  # of each row, weighted
         total, more = w.sum(-1), mixed - alone[:, None, None]  # [site], [site, start, alpha, row]
         per_row = 1 / total.clamp(min=torch.finfo(total.dtype).tiny)[:, None, None]
         by = per_row * more.sum(-1)
@@ -156,8 +156,8 @@ class ChooseMix(Exchange[State, VersionedCoord, Nothing, MixOffer, MixCosts]):
         many = (w > 0).sum(-1).to(w.dtype)[:, None, None]
         square = per_row**2 * (off**2).sum(-1) * many / (many - 1).clamp(min=1)
         costs = mixed.sum(-1)
-        kept = state._replace(losses=per_row * costs, errors=square.sqrt(), alone=per_row[:, 0, 0] * alone.sum(-1))
-        return kept, MixCosts(costs, total, torch.stack([torch.ones_like(by), by, by**2, square], 1))
+        state = state._replace(losses=per_row * costs, errors=square.sqrt(), alone=per_row[:, 0, 0] * alone.sum(-1))
+        return state, MixCosts(costs, total, torch.stack([torch.ones_like(by), by, by**2, square], 1))
 
     def losses(self, task: Task, state: State, down: MixOffer, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Of one block of rows: of every mix [site, start, alpha, row], alone [site, row]; and the weights [site, row].
@@ -185,14 +185,14 @@ class ChooseMix(Exchange[State, VersionedCoord, Nothing, MixOffer, MixCosts]):
         start, a = torch.unravel_index(choice, costs.shape)
         epochs, tried = costs.new_tensor((0, *self.of.tuned)), costs.new_tensor(self.of.alphas)
         axes = ("epochs", "own share")
-        told = {  # of every round: what only the last one tells would give way to what is shown after it
+        facts = {  # of every round: what only the last one tells would give way to what is shown after it
             "choice": Fact(torch.stack([epochs[start], tried[a]]), ("what",), MIX, every=True),
             "costs": Fact(costs / up.rows, axes, MIX_COSTS, every=True),
             "epochs": Fact(epochs, ("epochs",), MIX_EPOCHS, every=True),
             "tried": Fact(tried, ("own share",), TRIED, every=True),
             "against": Fact(up.against, ("sums", *axes), AGAINST_ALONE, every=True),
         }
-        return coord._replace(choice=choice), told
+        return coord._replace(choice=choice), facts
 
     def lowest(self, costs: Tensor, against: Tensor) -> Tensor:
         """The place of the lowest; of those that cost hardly more, of that which serves fewest worse than alone."""
