@@ -131,11 +131,8 @@ class AgreedMix(Versioned, Method[State, VersionedCoord, Work, VersionedMessage,
     def state(self, task: Task, sites: int) -> State:
         own, none = clone(to_all(to_all(task.start, self.folds + 1), sites)), task.like.new_zeros(sites)
         of = parted(self.method.state(task, sites * (self.folds + 1)), sites)
-        table, epochs, memory = (
-            none.new_zeros(sites, *self.table),
-            none.to(torch.int64),
-            task.initial_state(merged(own)),
-        )
+        table, epochs = none.new_zeros(sites, *self.table), none.to(torch.int64)
+        memory = parted(task.initial_state(merged(own)), sites)
         results = (table, table.clone(), none, epochs.clone(), none.clone(), none.clone())
         return State(of, own, {}, epochs, *results, memory)
 
