@@ -11,6 +11,7 @@ import pytest
 from vitrail import methods
 from vitrail.core.declarations import (
     Adapters,
+    Catalogue,
     Ge,
     Gt,
     Le,
@@ -113,11 +114,13 @@ def test_what_a_method_declares_is_no_business_of_its_other_exchanges(given: dic
     type("Mine", (FedAvg,), given)
 
 
-def test_rules_of_the_wire_that_nobody_could_keep_are_refused() -> None:
+def test_declarations_that_nobody_could_keep_are_refused() -> None:
     with pytest.raises(TypeError, match="expected 'sum' or 'each'"):
         WireRules("Sum")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"a set of names of fields, such as \{'weight'\}"):
         WireRules(weight_fields="weight")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="expected 'alone' or 'pooled', or nothing"):
+        Catalogue(baseline="pool")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"\['counts'\] must be among the score_fields"):
         WireRules(hit_fields={"counts"})
 

@@ -1,9 +1,9 @@
 """What a method declares beside its messages and its equations, grouped by what it is for.
 
-    wire = WireRules(aggregation="sum", weight_fields={"weight"})        what of its messages means what
-    needs = Needs(row_indices=True)                                 what it needs at a site beyond batches
-    catalogue = Catalogue("FedAvg", tuning_grid={...})              what lists and comparisons of methods show
-    mu: Annotated[float, Ge(0)] = 0.1                               a hyperparameter and its bounds
+    wire = WireRules(aggregation="sum", weight_fields={"weight"})    what its messages mean
+    needs = Needs(row_indices=True)                                  what it needs at a site beyond batches
+    catalogue = Catalogue("FedAvg", tuning_grid={...})               what lists and comparisons of methods show
+    mu: Annotated[float, Ge(0)] = 0.1                                a hyperparameter and its bounds
 
 A group that is left out has its defaults. `wire` and `needs` may be properties where they depend on hyperparameters.
 Classes that declare something by a name of version 0.1, or a group as something else, are refused when they are made: a
@@ -15,9 +15,8 @@ from __future__ import annotations
 import inspect
 import math
 import operator
-from collections.abc import Callable, Hashable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, fields
-from functools import cache
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 TuningGrid = Mapping[str, tuple[Any, ...]]  # hyperparameter -> values
@@ -83,6 +82,10 @@ class Catalogue:
     tuning_grid: TuningGrid = field(default_factory=dict)  # what `vitrail tune` tries, where nobody says
     tune_first: bool = False  # the defaults are no use before `vitrail tune`
     in_short_comparison: bool = False  # shown in a short comparison, beside the baselines and the default
+
+    def __post_init__(self) -> None:
+        if self.baseline not in ("", "alone", "pooled"):
+            raise TypeError(f"Catalogue(baseline={self.baseline!r}): expected 'alone' or 'pooled', or nothing")
 
     @property
     def federated(self) -> bool:
@@ -193,12 +196,15 @@ BOUNDS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
 LARGEST = 2**63 - 1  # whole number that a tensor can hold
 
 
-@cache
-def hyperparameters(kind: Hashable) -> dict[str, Any]:
+_hints: dict[type, dict[str, Any]] = {}  # worked out so far
+
+
+def hyperparameters(kind: type) -> dict[str, Any]:
     """The type of each field of a method, with its bounds."""
-    assert isinstance(kind, type)
-    hints = get_type_hints(kind, include_extras=True)
-    return {f.name: hints[f.name] for f in fields(kind)}
+    if kind not in _hints:
+        hints = get_type_hints(kind, include_extras=True)
+        _hints[kind] = {f.name: hints[f.name] for f in fields(kind)}
+    return _hints[kind]
 
 
 def _bounds_in(metadata: tuple[Any, ...]) -> list[tuple[str, float]]:

@@ -184,7 +184,9 @@ class ChooseCentres(Exchange[State, Coord, Nothing, CentreOffer, CentreCosts]):
         every = centres_of(coord, roster).items()
         centres = {k: picked(v.transpose(1, 2), of_each, 2)[:, :, 0] for k, v in every}
         of_best = to_all({"start": torch.nn.functional.pad(start[-1], (1, 0)), "choice": coord.choice}, n)
-        return CentreOffer(to_all(coord.params, n), to_all(centres, n), *of_best.values(), lot_of(roster))
+        return CentreOffer(
+            to_all(coord.params, n), to_all(centres, n), of_best["start"], of_best["choice"], lot_of(roster)
+        )
 
     def report(self, site: SiteContext, state: State, work: Nothing, down: CentreOffer) -> tuple[State, CentreCosts]:
         of, blocks = self.of, [self.scores(site.task, state, down, batch) for batch in site.rows.blocks()]
