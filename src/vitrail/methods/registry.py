@@ -183,18 +183,18 @@ def problems(
         return problems(base, {**beside, **given}, where, table)
     if not given:
         return []  # its defaults, which need not be loaded for this
-    fields, found = hyperparameters(table[name]), []
+    fields, wrong = hyperparameters(table[name]), []
     for k, v in given.items():
         if k not in fields:
-            found.append(Problem(f"{where}.{k}", f"{name} has no hyperparameter {k!r}.", nearest(k, fields)))
+            wrong.append(Problem(f"{where}.{k}", f"{name} has no hyperparameter {k!r}.", nearest(k, fields)))
         elif not fits(v, fields[k]):
-            found.append(Problem(f"{where}.{k}", f"expected {describe(fields[k])}, got {_shown(v)}.", f"Correct {k}."))
-    if not found:
+            wrong.append(Problem(f"{where}.{k}", f"expected {describe(fields[k])}, got {_shown(v)}.", f"Correct {k}."))
+    if not wrong:
         try:
             table[name](**given)
         except ValueError as error:
-            found.append(Problem(where, f"{error}.", "Remove or correct it."))
-    return found
+            wrong.append(Problem(where, f"{error}.", "Remove or correct it."))
+    return wrong
 
 
 def build_party(name: str, given: Mapping[str, Any] | None = None) -> Any:
@@ -203,8 +203,8 @@ def build_party(name: str, given: Mapping[str, Any] | None = None) -> Any:
     >>> build_party("split", {"hidden": (8,)}).hidden
     (8,)
     """
-    if found := problems(name, given or {}, "method", PARTIES):
-        raise VitrailError("the method cannot be used", found)
+    if wrong := problems(name, given or {}, "method", PARTIES):
+        raise VitrailError("the method cannot be used", wrong)
     return PARTIES[name](**(given or {}))
 
 
@@ -214,9 +214,9 @@ def build(name: str, given: Mapping[str, Any] | None = None) -> AnyMethod:
     >>> build("fedprox", {"mu": 0.5}).mu
     0.5
     """
-    found = problems(name, given or {}, "method")
-    if found:
-        raise VitrailError("the method cannot be used", found)
+    wrong = problems(name, given or {}, "method")
+    if wrong:
+        raise VitrailError("the method cannot be used", wrong)
     return TABLE[name](**(given or {}))
 
 

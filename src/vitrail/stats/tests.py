@@ -152,9 +152,9 @@ def usual_spread(t: Numbers, df: Numbers) -> Numbers:
 def median_known(x: Numbers) -> Numbers:
     """Over the first axis, of what is not NaN; NaN where nothing is. (numpy's own is a hundred times slower.)"""
     x = np.sort(x, axis=0)  # NaN last
-    known = np.isfinite(x).sum(0)
+    finite = np.isfinite(x).sum(0)
     if not len(x):
         return np.full(x.shape[1:], np.nan)
-    low, high = np.maximum(known - 1, 0) // 2, np.minimum(known // 2, len(x) - 1)
+    low, high = np.maximum(finite - 1, 0) // 2, np.minimum(finite // 2, len(x) - 1)
     both = [np.take_along_axis(x, at[None], 0)[0] for at in (low, high)]
-    return np.where(known > 0, (both[0] + both[1]) / 2, np.nan)
+    return np.where(finite > 0, (both[0] + both[1]) / 2, np.nan)
