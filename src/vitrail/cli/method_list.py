@@ -72,14 +72,14 @@ def read_class(module: str, name: str) -> tuple[str, dict[str, Any]]:
 @cache
 def _parse(module: str) -> ast.Module:
     loader: Any = getattr(find_spec(module), "loader", None)
-    source = loader.get_source(module) if hasattr(loader, "get_source") else None
+    source: str | None = loader.get_source(module) if hasattr(loader, "get_source") else None
     if source is None:
         raise ValueError(f"{module} has no source")
     return ast.parse(source)
 
 
 def _origin(tree: ast.Module, module: str, name: str) -> str:
-    """The module that defines a base class; nothing where it is not one of ours, and so has neither title nor fields."""
+    """The module that defines a base class; nothing where it is none of ours, and so has neither title nor fields."""
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and node.name == name:
             return module

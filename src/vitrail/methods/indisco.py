@@ -1,6 +1,7 @@
 """inDISCO (Naumova; later published as MyTH): prototypes that show what a site's model looks at, learned together.
 
-The network is that of nets/prototype_network.py: d_p is the distance of prototype p to the nearest latent patch of a picture.
+The network is that of nets/prototype_network.py: d_p is the distance of prototype p to the nearest latent patch of a
+picture.
 
     loss        CrossEntropy + clst Clst + sep Sep + l1 |w_cp, p not of c|_1        a sum over rows, or their mean
                 Clst = min over p of the picture's own class, d_p;   Sep = - min over all other p, d_p

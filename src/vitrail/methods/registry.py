@@ -13,7 +13,7 @@ from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 from vitrail.core.errors import Problem, VitrailError, nearest
-from vitrail.methods.vertical import PARTIES, PARTIES_DEFAULT
+from vitrail.methods.vertical import PARTIES
 from vitrail.storage.toml import read_value
 
 if TYPE_CHECKING:
