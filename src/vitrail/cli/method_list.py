@@ -82,11 +82,10 @@ def _title(catalogue: ast.expr) -> str:
 @cache
 def _parse(module: str) -> ast.Module:
     loader: Any = getattr(find_spec(module), "loader", None)
-    source = loader.get_source(module) if hasattr(loader, "get_source") else None
+    source: str | None = loader.get_source(module) if hasattr(loader, "get_source") else None
     if source is None:
         raise ValueError(f"{module} has no source")
-    tree: ast.Module = ast.parse(source)
-    return tree
+    return ast.parse(source)
 
 
 def _origin(tree: ast.Module, module: str, name: str) -> str:

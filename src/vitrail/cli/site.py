@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vitrail.cli import completion
-from vitrail.cli.explanation import explain_all
 from vitrail.cli.options import PLACE, SANDBOX
+from vitrail.cli.output import explain_all
 from vitrail.core.errors import Problem, VitrailError
 from vitrail.core.text import print_table
 

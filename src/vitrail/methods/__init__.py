@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
-from vitrail.core.lazy_names import lazy_names
+from vitrail.core.loading import lazy_names
 from vitrail.methods.registry import (
     DEFAULT,
     GROUP,

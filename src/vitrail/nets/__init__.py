@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from vitrail.core.lazy_names import lazy_names
+from vitrail.core.loading import lazy_names
 
 if TYPE_CHECKING:
     from vitrail.nets.convolution import cnn, resnet18

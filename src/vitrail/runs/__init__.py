@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vitrail.core.lazy_names import lazy_names
+from vitrail.core.loading import lazy_names
 
 if TYPE_CHECKING:
     from vitrail.runs.plan import Plan
