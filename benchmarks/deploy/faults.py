@@ -389,7 +389,7 @@ def report(world: World, counts: Counter[str], lines: list[str], stuck: str, sec
     text = [f"# Faults in one long study, {time.strftime('%Y-%m-%d')}", ""]
     text += [f"{sum(counts.values())} faults ({', '.join(f'{k} {v}' for k, v in sorted(counts.items()))}), seed "]
     text[-1] += (
-        f"{args.seed}; {args.rounds} rounds of {world.study.build_method().title}{under}, four sites, "
+        f"{args.seed}; {args.rounds} rounds of {world.study.build_method().catalogue.title}{under}, four sites, "
         f"quorum {QUORUM}, deadline {DEADLINE:.0f} s; "
     )
     text[-1] += f"{seconds / 60:.0f} minutes on {len(os.sched_getaffinity(0))} cores."

@@ -12,7 +12,7 @@ from worlds import WORLDS, Array
 
 from vitrail.analysis.harm import chance_worse, expect_worse
 from vitrail.methods.agreed_mix import AgreedMix
-from vitrail.report.sections.shared_model_use import NAMED
+from vitrail.report.sections.learning.shared_model_use import NAMED
 from vitrail.stats.intervals import interval
 
 Case = dict[str, Any]

@@ -21,7 +21,7 @@ from vitrail.cli import demo as cli_demo
 from vitrail.cli.examples import EXAMPLES
 from vitrail.cli.output import EVERY, Lines, print_comparison, show_progress
 from vitrail.report.pages.index import ABOUT, Demo, DemoPage, read_demo, write_index
-from vitrail.report.sections.verdict_differences import why_apart
+from vitrail.report.sections.scores.verdict_differences import why_apart
 from vitrail.studies.compare.result import Comparison, OutOfFold
 
 KINDS = {"one": "the first", "two": "the second"}
@@ -295,7 +295,7 @@ def test_the_terminal_says_so_below_the_verdicts(capsys: pytest.CaptureFixture[s
     monkeypatch.setattr(
         "vitrail.report.pages.builder.page_of", lambda _: type("", (), {"table": _NoTable(), "event": ""})()
     )
-    monkeypatch.setattr("vitrail.report.pages.findings.baseline_sentences", lambda *_: [])
+    monkeypatch.setattr("vitrail.report.sections.scores.findings.baseline_sentences", lambda *_: [])
     print_comparison(result)
     told = capsys.readouterr().out
     assert told.index("Is joining worth it?") < told.index("Why a verdict is not what the table shows") < len(told)

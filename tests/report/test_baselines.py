@@ -15,7 +15,7 @@ from vitrail.cli.output import print_comparison, print_run
 from vitrail.metrics.scores import metric_name
 from vitrail.report import Page, render
 from vitrail.report.pages.builder import page_of
-from vitrail.report.pages.findings import best_method, findings
+from vitrail.report.sections.scores.findings import best_method, findings
 from vitrail.report.text import metric_words
 from vitrail.studies.compare.result import VERDICTS
 

@@ -177,19 +177,24 @@ def brier_parts(counts: RiskCounts) -> BrierParts:
     return BrierParts(off, apart, counts.share * (1 - counts.share))
 
 
+def is_off(counts: RiskCounts, line: CalibrationLine | None = None) -> bool:
+    """Whether risks do not come true; a calibrated model is said to be off about once in twenty times."""
+    return (line.p if line else counts_test(counts)) < LEVEL
+
+
 def judge(counts: RiskCounts, line: CalibrationLine | None = None) -> str:
-    """In words whether risks come true; a calibrated model is said to be off about once in twenty times."""
-    if (line.p if line else counts_test(counts)) >= LEVEL:
+    """In words whether risks come true."""
+    if not is_off(counts, line):
         return "no sign that its risks are off"
-    ratio, said = observed_expected(counts), []
+    ratio, parts = observed_expected(counts), []
     if ratio.low > 1:
-        said.append("its risks are too low")
+        parts.append("its risks are too low")
     elif ratio.high < 1:
-        said.append("its risks are too high")
+        parts.append("its risks are too high")
     if line and line.slope.high < 1:
-        said.append(
-            "they are too extreme: high ones too high, low ones too low" if said else "its risks are too extreme"
+        parts.append(
+            "they are too extreme: high ones too high, low ones too low" if parts else "its risks are too extreme"
         )
     elif line and line.slope.low > 1:
-        said.append("they are too timid: nearer to the middle than what comes" if said else "its risks are too timid")
-    return "; ".join(said) or "its risks are off in some groups"
+        parts.append("they are too timid: nearer to the middle than what comes" if parts else "its risks are too timid")
+    return "; ".join(parts) or "its risks are off in some groups"

@@ -64,10 +64,9 @@ def print_run(result: Run) -> None:
     from vitrail.analysis.shortcuts.wording import labels_of, to_text
     from vitrail.analysis.trust import read_trust
     from vitrail.metrics.scores import metric_name
-    from vitrail.report.charts.comparison import marked
     from vitrail.report.pages.builder import page_of
-    from vitrail.report.pages.findings import baseline_sentences
-    from vitrail.report.text import why_not
+    from vitrail.report.sections.scores.findings import baseline_sentences
+    from vitrail.report.text import marked, why_not
     from vitrail.runs.protection.budget import budget_words, spent_by
 
     if result.screening is not None:
@@ -135,10 +134,9 @@ def print_comparison(result: Comparison) -> None:
     """Whose data does not fit; method x site, worst site named; then the verdicts."""
     from vitrail.core.text import several
     from vitrail.metrics.scores import metric_name
-    from vitrail.report.charts.comparison import marked
     from vitrail.report.pages.builder import page_of
-    from vitrail.report.pages.findings import baseline_sentences
-    from vitrail.report.text import SAME
+    from vitrail.report.sections.scores.findings import baseline_sentences
+    from vitrail.report.text import SAME, marked
 
     if result.screening is not None:
         print_screening(result.screening)
@@ -182,7 +180,7 @@ def print_verdict_table(result: Comparison, few: dict[str, str]) -> None:
     """Each site's verdict with its losses, alone and together, beside those of the baseline."""
     from vitrail.core.text import number
     from vitrail.metrics.scores import metric_name
-    from vitrail.report.charts.comparison import marked
+    from vitrail.report.text import marked
 
     verdicts = result.verdicts()
     losses = {metric_name(result.yardstick): ("alone", "joined", "same")}
@@ -219,8 +217,7 @@ def print_left_out(result: Comparison) -> None:
 def print_verdicts(result: Comparison) -> None:
     """Is joining worth it, site by site, without the table of methods."""
     from vitrail.core.text import number, signed
-    from vitrail.report.charts.comparison import marked
-    from vitrail.report.text import ANSWERS, metric_words
+    from vitrail.report.text import ANSWERS, marked, metric_words
 
     few, rows = small_samples_of(result.sites), []
     for v in result.verdicts().to_dict("records"):
@@ -241,7 +238,7 @@ def print_verdicts(result: Comparison) -> None:
 
 def print_apart(result: Comparison) -> None:
     """Why verdicts differ from the table above them, where they do."""
-    from vitrail.report.sections.verdict_differences import why_apart
+    from vitrail.report.sections.scores.verdict_differences import why_apart
 
     if lines := why_apart(result):
         print("\n".join(["", lines[0], *(f"  {line}" for line in lines[1:])]))

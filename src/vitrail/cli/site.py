@@ -107,7 +107,7 @@ def join(
     from vitrail.deploy.site.scores import own_words
     from vitrail.deploy.site.site import Site
     from vitrail.report.pages.site import write_look
-    from vitrail.report.pages.site_benefit import verdict_words, write_own_verdict
+    from vitrail.report.sections.scores.own_verdict import verdict_words, write_own_verdict
 
     check_not_left(kit)
     need_transport()

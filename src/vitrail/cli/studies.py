@@ -125,8 +125,7 @@ def tune(
     """Find the best settings by cross-validation within the training rows; test rows are never touched."""
     from vitrail.data.readers.tables import read_sites
     from vitrail.metrics.scores import metric_name
-    from vitrail.report.charts.comparison import marked
-    from vitrail.report.text import SAME
+    from vitrail.report.text import SAME, marked
     from vitrail.studies.tune import tune as search
     from vitrail.studies.tuning_grid import parse_grid
     from vitrail.study.model import Study
@@ -192,9 +191,8 @@ def transfer(
     """Before any training together: whose model carries over to whose rows (the adapted Ndoye factor)?"""
     from vitrail.data.readers.tables import read_sites
     from vitrail.metrics.scores import metric_name
-    from vitrail.report.charts.comparison import marked
     from vitrail.report.pages.transfer import write_transfer
-    from vitrail.report.text import SAME
+    from vitrail.report.text import SAME, marked
     from vitrail.studies.transfer import on_trust, train_together
     from vitrail.studies.transfer import transfer as carry_over
     from vitrail.study.model import Study

@@ -22,9 +22,9 @@ from vitrail.methods import TABLE
 from vitrail.quality.screening.result import Finding, Screening
 from vitrail.quality.screening.text import calm, sentence
 from vitrail.report.pages.builder import page_of
-from vitrail.report.pages.findings import findings, headline
-from vitrail.report.pages.frame import fill_part, part
-from vitrail.report.sections.registry import chosen
+from vitrail.report.pages.frame import part
+from vitrail.report.sections.registry import fill_sections
+from vitrail.report.sections.scores.findings import findings, headline
 from vitrail.report.text import metric_words
 from vitrail.runs.result import Run
 from vitrail.studies.compare.result import Comparison
@@ -122,8 +122,8 @@ class Figures:
     @cached_property
     def _all(self) -> dict[str, Figure]:
         page, out = page_of(self._of), dict[str, Figure]()
-        for section in chosen(page):
-            for found in FIGURE.finditer(fill_part(section.template, page=page, **section.contents(page))):
+        for section in fill_sections(page):
+            for found in FIGURE.finditer(section):
                 name = plain = html.unescape(found["key"]).replace("-", "_")
                 while name in out:  # two sections may call theirs alike
                     name += "_"

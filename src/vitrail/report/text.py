@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import NamedTuple
 
 from markupsafe import Markup
@@ -55,6 +55,7 @@ class LayerWords(NamedTuple):
     """How pages speak of a layer that every site keeps for itself."""
 
     title: str
+    noun: str  # what a value is
     neutral: float  # the value that changes nothing
     column: str
     see: str  # what the colours mean
@@ -64,6 +65,7 @@ class LayerWords(NamedTuple):
 LAYERS = {
     "b_in": LayerWords(
         "shift of each feature",
+        "shift",
         0.0,
         "feature",
         "Red: the model adds to this feature at this site, in the unit in which the network gets it; blue: it takes "
@@ -71,6 +73,7 @@ LAYERS = {
     ),
     "w_in": LayerWords(
         "stretch of each feature",
+        "stretch",
         1.0,
         "feature",
         "Red: the model stretches this feature at this site (more than 1 times); blue: it shrinks it, and below 0 "
@@ -78,6 +81,7 @@ LAYERS = {
     ),
     "b_out": LayerWords(
         "shift of each answer",
+        "shift",
         0.0,
         "answer",
         "Red: the model adds to this answer at this site, in the unit of the network's output; blue: it takes away; "
@@ -85,6 +89,7 @@ LAYERS = {
     ),
     "w_out": LayerWords(
         "stretch of each answer",
+        "stretch",
         1.0,
         "answer",
         "Red: the model stretches this answer at this site (more than 1 times); blue: it shrinks it, and below 0 "
@@ -113,10 +118,15 @@ def spoken(interval: Interval, write: Callable[[float], str] = number) -> str:
     return text
 
 
+def metric_name(metric: str) -> str:
+    """The metric in plain words: balanced accuracy."""
+    return METRICS.get(metric, (metric.replace("_", " "), ""))[0]
+
+
 def metric_words(metric: str) -> str:
     """The metric in plain words with its unit: balanced accuracy (share)."""
-    words, unit = METRICS.get(metric, (metric.replace("_", " "), ""))
-    return f"{words} ({unit})" if unit else words
+    unit = METRICS[metric][1] if metric in METRICS else ""
+    return f"{metric_name(metric)} ({unit})" if unit else metric_name(metric)
 
 
 def why_undefined(metric: str, word: str) -> str:
@@ -132,9 +142,9 @@ def why_not(metric: str, rows: int, word: str) -> str:
     """
     if not rows:
         return f"it has no hold-out {word}s."
-    said = f"it has {several(rows, f'hold-out {word}')}"
+    held = f"it has {several(rows, f'hold-out {word}')}"
     return WHY_NOT.get(metric, "{}, which do not define this.").format(
-        f"{said}, all" if metric in WHY_NOT else said, word
+        f"{held}, all" if metric in WHY_NOT else held, word
     )
 
 
@@ -142,10 +152,15 @@ def few_words(few: Mapping[str, str], word: str) -> Markup:
     """What the mark behind some sites says, and which they are; nothing without any."""
     if not few:
         return Markup()
-    said = [Markup("{} ({})").format(name(site), rows) for site, rows in few.items()]
+    sites = [Markup("{} ({})").format(name(site), rows) for site, rows in few.items()]
     bar = f"fewer than {FEW} hold-out {word}s, or fewer than {RARE} of their rarest class"
     text = "{} Few {}s: what is said of {} would be otherwise with a few other {}s. The bar: {}."
-    return Markup(text).format(FEW_MARK, word, listed(said), word, bar)
+    return Markup(text).format(FEW_MARK, word, listed(sites), word, bar)
+
+
+def marked(site: str, few: Container[str]) -> str:
+    """The name, with the mark of those that stand on few rows."""
+    return f"{site} {FEW_MARK}" if site in few else site
 
 
 def name(text: str) -> Markup:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -70,6 +69,7 @@ class Evaluator:
         engine, where names do not say it."""
         self.runner, self.study, self.data, self._ask = runner, study, data, ask
         self.sizes = sizes_of(study, data)
+        self.class_shares = class_shares(study, {site.name: target_share(study, site) for site in data})
         self.at = at or [0 if runner.method.catalogue.pools_rows else runner.names.index(site.name) for site in data]
         self.stacks = {split: self._stacks(split) for split in ("test", "train")}
         self.truth = {split: _padded([truth_of(study, s, split) for s in data]) for split in ("test", "train")}
@@ -359,9 +359,8 @@ def _padded(ragged: list[NDArray[Any]]) -> tuple[NDArray[Any], NDArray[np.bool_]
 
 
 def sizes_of(study: Study, data: list[SiteData]) -> pd.DataFrame:
-    said = [target_words(study, target_share(study, s)) for s in data]
-    told = [size_row(study, s.name, counts_of(study, s), words) for s, words in zip(data, said, strict=True)]
-    return sizes_table(study, told)
+    rows = [size_row(study, s.name, counts_of(study, s), target_words(study, target_share(study, s))) for s in data]
+    return sizes_table(study, rows)
 
 
 def target_share(study: Study, site: SiteData) -> NDArray[np.float64]:
@@ -379,15 +378,9 @@ def share_of(study: Study, y: NDArray[Any], w: NDArray[np.float64] | None = None
     return np.bincount(y.astype(np.int64), w, len(study.target.levels)) / (len(y) if w is None else w.sum())
 
 
-def shares_said(study: Study, words: str) -> list[float] | None:
-    """The share of each class, to a hundredth, as `target_words` said it; nothing where it is not said."""
-    levels = study.target.levels
-    names = levels[1:] if len(levels) == 2 else levels
-    found = re.fullmatch(", ".join(rf"(\d+) % {re.escape(n)}" for n in names), words) if names else None
-    if found is None:
-        return None
-    said = [int(share) / 100 for share in found.groups()]
-    return [1 - said[0], *said] if len(levels) == 2 else said
+def class_shares(study: Study, shares: Mapping[str, NDArray[np.float64]]) -> dict[str, list[float]]:
+    """Site -> the share of each class, to a hundredth as `target_words` has it; nothing where no class is predicted."""
+    return {site: [round(float(v), 2) for v in share] for site, share in shares.items() if study.target.levels}
 
 
 def target_words(study: Study, share: NDArray[np.float64]) -> str:

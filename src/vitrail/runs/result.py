@@ -46,6 +46,7 @@ SHIFTS = ["site", "feature", "layer", "value", "flagged_paper"]
 DEPLOYED = "deployed"  # the engine of a run between machines
 FOLDED = "folds"  # in what a run says of itself: how many folds came after it, and what crossed in them, by site
 REFITTED = "refit"  # in what a run says of itself: what crossed in the training on all rows, by site
+CLASS_SHARES = "class_shares"  # in what a run says of itself: the share of each class, by site; not in older runs
 SHOWN = "shown"  # in what a run says of itself: sites' own verdicts, by site, of those who show theirs
 UNSURE = "unsure"  # the column beside those of the classes
 

@@ -37,7 +37,7 @@ from vitrail.runs.protection.budget import guards_of, private, spent_after
 from vitrail.runs.protection.checks import check_protection
 from vitrail.runs.protection.dp_statistics import encoded, training_sizes
 from vitrail.runs.refit import Final, Refit, refit
-from vitrail.runs.result import HISTORY, REFITTED, Run
+from vitrail.runs.result import CLASS_SHARES, HISTORY, REFITTED, Run
 from vitrail.runs.screening import (
     REFUSED,
     SCREEN,
@@ -166,6 +166,10 @@ class RunSites(Protocol):
     @property
     def sizes(self) -> pd.DataFrame: ...
 
+    @property
+    def class_shares(self) -> dict[str, list[float]]:
+        """The share of each class, by site (evaluation.class_shares)."""
+
     def rows(self, moment: Snapshot, splits: tuple[str, ...]) -> list[tuple[Any, ...]]:
         """Every site's own scores, as rows of HISTORY. Sites on this machine are scored at that moment, on these
         splits. Sites elsewhere add their scores to the answers for which that was agreed: these are the scores that
@@ -277,6 +281,7 @@ def train(
     info |= {"outcasts": reports.excluded, "unusual": reports.unusual} if reports.excluded or reports.unusual else {}
     info |= {"unused": runner.unused} if runner.unused else {}
     info = {**info, "finished": True, "seconds": round(time.monotonic() - began, 3)}
+    info |= {CLASS_SHARES: sites.class_shares} if sites.class_shares else {}
     info["took_part"] = dict(zip(runner.names, took_part, strict=True))
     if study.protect.rows or study.protect.sites:
         info["spent"] = {k: round(spent_after(study, method, n), 6) for k, n in info["took_part"].items()}

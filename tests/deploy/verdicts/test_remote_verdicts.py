@@ -37,7 +37,7 @@ from vitrail.deploy.verdicts.shared import FOLD, FoldAgreement, fold_run
 from vitrail.deploy.verdicts.site import ANSWERS, FOUND, SiteFolds
 from vitrail.report.pages.builder import page_of
 from vitrail.report.pages.run import render
-from vitrail.report.pages.site_benefit import write_own_verdict
+from vitrail.report.sections.scores.own_verdict import write_own_verdict
 from vitrail.runs.folder import Folder, load_tensors
 from vitrail.runs.result import FOLDED, SHOWN
 from vitrail.runs.setup import resolve

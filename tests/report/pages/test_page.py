@@ -20,7 +20,7 @@ from tests.support.report.pages import HEART, HOSTILE, MORE, SEEDS, TITLES, long
 from vitrail.core.text import shorten_all, size
 from vitrail.report import Page, render
 from vitrail.report.charts.svg import place_labels, swarm, ticks
-from vitrail.report.pages.findings import headline
+from vitrail.report.sections.scores.findings import headline
 from vitrail.report.text import METRICS
 
 VOID = {"meta", "br", "img", "link", "input", "hr"}

@@ -23,7 +23,7 @@ from vitrail.cli import runs as cli_runs
 from vitrail.core import facts as means
 from vitrail.report import render
 from vitrail.report.sections.registry import undrawn
-from vitrail.report.sections.shortcuts import contents
+from vitrail.report.sections.shortcut_maps import contents
 
 TITLE, MAPS = "Whose class stands out", "Each site and class against what is usual here"
 

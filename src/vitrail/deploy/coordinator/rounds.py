@@ -312,6 +312,10 @@ class RemoteSites:
         rows = [size_row(study, n, sites[n]["rows"], sites[n]["target"]) for n in self.book.names()]
         return sizes_table(study, rows)
 
+    @property
+    def class_shares(self) -> dict[str, list[float]]:
+        return {n: self.book.sites[n]["shares"] for n in self.book.names() if "shares" in self.book.sites[n]}
+
     def held_out(self) -> dict[str, list[int | str]]:
         return {}  # each site keeps its own list
 

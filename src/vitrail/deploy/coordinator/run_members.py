@@ -15,7 +15,7 @@ from vitrail.deploy.coordinator.requests import SiteRequests
 from vitrail.deploy.protocol.agreement import FORMAT
 from vitrail.deploy.protocol.message import Message
 from vitrail.deploy.scale.coordinator import masked_moments
-from vitrail.runs.evaluation import target_words
+from vitrail.runs.evaluation import class_shares, target_words
 from vitrail.storage.atomic_files import write_atomically
 
 ENTERED = "entered.json"  # in a run folder: who takes part
@@ -77,9 +77,9 @@ class RunMembers:
         answers = ask(lambda n: question if n in names else None)
         for name in sorted(answers):
             tensors, words = answers[name].tensors, answers[name].words
-            target = target_words(study, tensors["target"].numpy())
-            numbers = {k: tensors[k].tolist() for k in ("rows", "chance")}
-            found[name] = {**numbers, "target": target, "first": first, **words}
+            share = tensors["target"].numpy()
+            numbers = {k: tensors[k].tolist() for k in ("rows", "chance")} | class_shares(study, {"shares": share})
+            found[name] = {**numbers, "target": target_words(study, share), "first": first, **words}
         return found
 
     def _keep(self, found: dict[str, dict[str, Any]]) -> None:

@@ -26,7 +26,7 @@ from vitrail.deploy.protocol.agreement import Agreement
 from vitrail.deploy.site.site import BEHIND, ROWS
 from vitrail.deploy.verdicts.site import FOUND
 from vitrail.quality.repair.inspection import SiteInspection
-from vitrail.report.pages.site_benefit import one_site
+from vitrail.report.sections.scores.own_verdict import one_site
 from vitrail.runs.plan import Plan
 from vitrail.runs.result import Model
 from vitrail.runs.site.inspection import SiteBriefing, look_at, look_through, unknown

@@ -17,8 +17,9 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from vitrail.core.text import number, several, shorten_all, signed
+from vitrail.core.text import number, several, signed
 from vitrail.report.charts import svg
+from vitrail.report.charts.grid import Cell, Grid, grid
 from vitrail.report.text import LAYERS, LayerWords
 from vitrail.stats.linkage import order_by_linkage
 
@@ -32,6 +33,7 @@ STRENGTH = "strength"
 MOST = 4.0  # times the bar: where the colours of a strength end
 OFF = LayerWords(
     "how far each cell is off",
+    "difference",
     0.0,
     "column",
     "The redder, the farther this column of this site is from the other sites’, as a multiple of the bar that chance "
@@ -156,8 +158,8 @@ def seriate(rows: np.ndarray) -> list[int]:
 def _spread(layer: Layer) -> np.ndarray:
     """[feature]: how much the sites differ."""
     published = layer.values[~np.isnan(layer.values).all(1)]
-    known = np.nan_to_num(published, nan=layer.neutral, posinf=1e9, neginf=-1e9)  # [site, feature]
-    return np.asarray(known.std(0) if len(known) else np.zeros(len(layer.features)))
+    finite = np.nan_to_num(published, nan=layer.neutral, posinf=1e9, neginf=-1e9)  # [site, feature]
+    return np.asarray(finite.std(0) if len(finite) else np.zeros(len(layer.features)))
 
 
 def _heatmap(layer: Layer, most: np.ndarray | None = None, fold: bool = True) -> Heatmap:
@@ -190,46 +192,33 @@ def _arrange(layer: Layer, features: Sequence[int]) -> Layer:
 
 
 def _draw(layer: Layer, tiny: bool) -> Markup:
-    """Names of sites, and the cells with the names of features below them."""
-    short, labels = shorten_all(layer.sites, 18 if tiny else 22), shorten_all(layer.features, 20)
-    across = max(map(len, labels.values()), default=0) * (5.4 if tiny else 7.0)  # pixels of the longest label
-    left = math.ceil(max(across / 2, svg.names_room(short.values())))
-    wide = (svg.WIDE - left - 8) // (BLOCK if tiny else max(len(layer.features), 1))
-    wide, high = (wide, wide) if tiny else (min(wide, 44), 28 if len(layer.sites) <= 12 else 20)
-    top, edge = 18.0 if layer.crossed.any() else 4.0, 3.0  # room for x, and for the outline of the first cell
-    bottom, end = top + high * len(layer.sites), edge + wide * len(layer.features)
-    names, cells, marks = [], [], []
     shades = layer.shades()  # [site, feature]
-    for i, site in enumerate(layer.sites):
-        y = top + high * i
-        refused = np.isnan(layer.values[i]).all()
-        kind = ("refused" if refused else "name") + " tiny" * tiny
-        names.append(svg.text(left - 8, y + high / 2 + (3 if tiny else 4), short[site], kind, "end", site))
-        if refused:
-            hover = svg.tip(f"{site}: {layer.words.silent}, {layer.words.title} ({layer.name})")
-            cells.append(svg.tag("rect", hover, x=edge, y=y, width=end - edge - 1, height=high - 1, class_="none"))
-            marks.append(svg.tag("path", d=svg.hatch(edge, end - 1, y, high - 1), class_="hatch"))
-            if not tiny:
-                marks.append(svg.text(edge + 8, y + high / 2 + 4, layer.words.silent, "refused"))
-            continue
-        for j in range(len(layer.features)):
-            x, kind = edge + wide * j, "none" if math.isnan(layer.values[i, j]) else svg.shade(shades[i, j])
-            cx, cy = x + (wide - 1) / 2, y + (high - 1) / 2
-            box = {"x": x, "y": y, "width": wide - 1, "height": high - 1}
-            cells.append(svg.tag("rect", svg.tip(cell_words(layer, i, j)), **box, class_=kind))
-            if layer.flagged[i, j]:
-                marks += [svg.tag("rect", **box, class_="halo"), svg.tag("rect", **box, class_="flag")]
-            if layer.circled[i, j]:
-                marks.append(svg.text(cx, cy + (3.4 if tiny else 4.7), "O", "circled" + " tiny" * tiny, "middle"))
-            if layer.flagged[i, j]:
-                marks.append(svg.tag("circle", cx=cx, cy=cy, r=2 if tiny else 3, class_="flag-dot"))
-    for j, feature in enumerate(layer.features):
-        kind = ("feature flagged" if layer.flagged[:, j].any() else "feature") + (" tiny" if tiny else "")
-        cells.append(svg.turned(edge + wide * (j + 0.5), bottom, labels[feature], kind, feature))
-        if layer.crossed[j]:
-            cells.append(svg.text(edge + wide * (j + 0.5), top - 6, "x", "crossed", "middle"))
-    drawn = svg.Drawing(end + 5, bottom + svg.turned_room(across), [*cells, *marks])
-    return svg.scrolling_rows(svg.Drawing(left, bottom, names), drawn, _title(layer), describe_layer(layer))
+    cells = [
+        [
+            Cell(
+                cell_words(layer, i, j),
+                "none" if math.isnan(layer.values[i, j]) else svg.shade(shades[i, j]),
+                flagged=bool(layer.flagged[i, j]),
+                circled=bool(layer.circled[i, j]),
+            )
+            for j in range(len(layer.features))
+        ]
+        for i in range(len(layer.sites))
+    ]
+    silent = {
+        site: Cell(f"{site}: {layer.words.silent}, {layer.words.title} ({layer.name})", text=layer.words.silent)
+        for site, values in zip(layer.sites, layer.values, strict=True)
+        if np.isnan(values).all()
+    }
+    bold, crossed = (
+        [f for f, mark in zip(layer.features, marks.tolist(), strict=True) if mark]
+        for marks in (np.any(layer.flagged, axis=0), layer.crossed)
+    )
+    widths, height = ((5.0, 12.0), 0.0) if tiny else ((12.0, 44.0), 28.0 if len(layer.sites) <= 12 else 20.0)
+    drawn = Grid(
+        layer.sites, layer.features, cells, widths, height, silent=silent, bold=bold, crossed=crossed, tiny=tiny
+    )
+    return grid([drawn], _title(layer), describe_layer(layer))
 
 
 def _legend(layer: Layer) -> svg.Drawing:
@@ -244,7 +233,7 @@ def _legend(layer: Layer) -> svg.Drawing:
         return svg.Drawing(wide * count, 36, parts)
     write = signed if layer.neutral == 0 else number
     low, high = (write(layer.neutral + s * layer.clip, 2).removesuffix("0").removesuffix(".0") for s in (-1, 1))
-    middle = f"{layer.neutral:.0f}, no {layer.words.title.split()[0]}"
+    middle = f"{layer.neutral:.0f}, no {layer.words.noun}"
     texts = ((0.0, f"{low} or less", "start"), (0.5, middle, "middle"), (1.0, f"{high} or more", "end"))
     parts += [svg.text(wide * count * at, 30, words, "tick", side) for at, words, side in texts]
     return svg.Drawing(wide * count, 36, parts)
@@ -261,8 +250,8 @@ def _title(layer: Layer) -> str:
 def _key(layer: Layer) -> str:
     """The marks that this drawing has."""
     paper = " and ".join(["O"] * bool(layer.circled.any()) + ["x"] * bool(layer.crossed.any()))
-    said = ["Outlined with a dot: likely wrong."] * bool(layer.flagged.any())
-    return " ".join(said + [f"{paper}: marks of the iFedAvg paper."] * bool(paper))
+    marks = ["Outlined with a dot: likely wrong."] * bool(layer.flagged.any())
+    return " ".join(marks + [f"{paper}: marks of the iFedAvg paper."] * bool(paper))
 
 
 def cell_words(layer: Layer, i: int, j: int) -> str:
@@ -270,9 +259,9 @@ def cell_words(layer: Layer, i: int, j: int) -> str:
     if math.isnan(layer.values[i, j]):
         return f"{layer.sites[i]}, {layer.features[j]}: {layer.words.silent}"
     write = signed if layer.neutral == 0 and layer.name != STRENGTH else number
-    said = [f"{layer.sites[i]}, {layer.features[j]}: {write(layer.values[i, j])}"]
-    said += [LIKELY] * bool(layer.flagged[i, j]) + ["O of the paper"] * bool(layer.circled[i, j])
-    return ", ".join(said)
+    parts = [f"{layer.sites[i]}, {layer.features[j]}: {write(layer.values[i, j])}"]
+    parts += [LIKELY] * bool(layer.flagged[i, j]) + ["O of the paper"] * bool(layer.circled[i, j])
+    return ", ".join(parts)
 
 
 def describe_layer(layer: Layer, most: int = 60) -> str:

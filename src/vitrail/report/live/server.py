@@ -26,6 +26,8 @@ from markupsafe import Markup
 from vitrail.core.errors import Problem, VitrailError
 from vitrail.core.text import number, several, shorten_all, size
 from vitrail.report.charts import svg
+from vitrail.report.charts.axes import domain, round_ticks
+from vitrail.report.charts.curves import Curves, Panel, Series, curves
 from vitrail.report.live.watcher import RunWatcher, span
 from vitrail.report.pages.frame import fill, part
 from vitrail.report.text import SAME, listed, metric_words
@@ -51,22 +53,20 @@ def _curves(curve: dict[str, Any], width: int) -> Markup:
     kind, series = "series of" if few else "series of many", []
     for name, values in curve["sites"].items():
         label = short[name] if alone or (few and name != last) else ""
-        series.append(svg.Series(name, label, kind, rounds, [math.nan if v is None else v for v in values]))
+        series.append(Series(name, label, kind, rounds, [math.nan if v is None else v for v in values]))
     if not alone:
-        series.append(svg.Series("worst site", f"worst: {short[last]}", "series strong m1", rounds, curve["worst"]))
-        series.append(svg.Series("mean of sites", "mean of sites", "series strong m0", rounds, curve["mean"]))
+        series.append(Series("worst site", f"worst: {short[last]}", "series strong m1", rounds, curve["worst"]))
+        series.append(Series("mean of sites", "mean of sites", "series strong m0", rounds, curve["mean"]))
     same = list(curve["same"].values())
     level = (SAME if alone else f"{SAME}, mean of sites", sum(same) / len(same)) if same else None
     reach = (rounds[0], rounds[-1]) if rounds[-1] > rounds[0] else (rounds[0] - 1, rounds[0] + 1)
-    x = svg.AxisScale(*reach, 34.0, width - 24 - 6.5 * max(len(s.label) for s in series))
     shown = [v for s in series for v in s.y] + ([level[1]] if level else [])
     axis = metric_words(curve["metric"])
-    panel = svg.Panel(axis, series, *svg.domain(shown), level)
-    bottom = panel.head + 230
-    parts = svg.panel_parts(panel, x, panel.head, bottom, (rounds[0], rounds[-1]), 3 if narrow else 6)
-    parts.append(svg.text(x.middle, bottom + 31, "round", "axis", "middle"))
-    said = [f"{s.name}: {number(s.y[-1])} after round {rounds[-1]:.0f}" for s in series if s.label]
-    return svg.plot(width, bottom + 38, f"{axis} over the rounds", "; ".join(said) + ".", parts)
+    text = "; ".join(f"{s.name}: {number(s.y[-1])} after round {rounds[-1]:.0f}" for s in series if s.label)
+    panel = Panel(axis, series, *domain(shown), level)
+    ticks = round_ticks(rounds[0], rounds[-1], 3 if narrow else 6)
+    figure = Curves(f"{axis} over the rounds", f"{text}.", [panel], "round", *reach, ticks, (230.0, 230.0))
+    return curves(figure, width)
 
 
 def headline(told: dict[str, Any]) -> tuple[str, Markup]:

@@ -19,7 +19,7 @@ import pandas as pd
 
 from vitrail.core.errors import VitrailError
 from vitrail.metrics.skill import worst_site
-from vitrail.report.charts.svg import thin
+from vitrail.report.charts.axes import thin
 from vitrail.report.live.events import EventLog, SiteStatus, method_title, words
 from vitrail.runs.result import ALL_SITES, FOLDED, HISTORY, REFITTED, curve_of_history
 from vitrail.runs.setup import MAJORITY

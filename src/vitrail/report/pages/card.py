@@ -35,15 +35,15 @@ def write_card(card: Card, path: Path, joining: dict[str, Any] | None = None) ->
 
 def render_card(card: Card, joining: dict[str, Any] | None = None) -> str:
     given: dict[str, Any] = {"calibration": "", "benefit": "", "joining": joining}
-    if found := card.bedside:
-        given["calibration"] = svg.twice(lambda width: calibration_figure([(card.site, found.counts)], width))
-    if found and (benefit := found.benefit):
-        given["benefit"] = svg.twice(lambda width: benefit_figure([(card.site, benefit)], width))
-    told = {"site": card.site, "study": card.study.name, "same": card.same}
+    if bedside := card.bedside:
+        given["calibration"] = svg.panels([[calibration_figure(card.site, bedside.counts)]])
+        if bedside.benefit:
+            given["benefit"] = svg.panels([[benefit_figure(card.site, bedside.benefit)]])
+    header = {"site": card.site, "study": card.study.name, "same": card.same}
     shown = tables(card)
     heads = {k: [(words, "") for words in table[1]] for k, table in shown.items()}
     given |= {"about": about(card), "event": event_words(card.study.target.levels), "said": bedside_words(card)}
-    return fill("card.html", told=told, card=card, tables=shown, heads=heads, **given)
+    return fill("card.html", told=header, card=card, tables=shown, heads=heads, **given)
 
 
 def about(card: Card) -> str:
@@ -55,11 +55,9 @@ def about(card: Card) -> str:
     )
 
 
-def _within(told: RateInterval, digits: int = 3) -> str:
-    known = told.low == told.low
-    return number(told.value, digits) + (
-        f" ({number(told.low, digits)} to {number(told.high, digits)})" if known else ""
-    )
+def _within(rate: RateInterval, digits: int = 3) -> str:
+    ends = f" ({number(rate.low, digits)} to {number(rate.high, digits)})" if rate.low == rate.low else ""
+    return number(rate.value, digits) + ends
 
 
 def tables(card: Card) -> dict[str, Table]:
@@ -68,7 +66,7 @@ def tables(card: Card) -> dict[str, Table]:
     classes = [[level, str(n), f"{100 * n / total:.0f} %"] for level, n in card.shares]
     columns = [[c.name, c.kind, c.unit, f"{100 * c.missing:.0f} %"] for c in card.columns]
     scores = [[metric_words(s.metric), _within(s.told), number(s.chance, 3)] for s in card.scores]
-    found = [
+    findings = [
         [card.study.target.column if f.feature == LABEL else f.feature, CAUSES[f.kind],
          "likely wrong" if f.wrong else "may be real", f.text]
         for f in card.findings or []
@@ -84,7 +82,7 @@ def tables(card: Card) -> dict[str, Table]:
         "findings": (
             "What the comparison with the other sites said of this one",
             ["column", "what", "how sure", "in words"],
-            found,
+            findings,
         ),
     }
     return {k: table for k, table in out.items() if table[2]}
@@ -92,30 +90,30 @@ def tables(card: Card) -> dict[str, Table]:
 
 def bedside_words(card: Card) -> list[str]:
     """Calibration and net benefit in sentences."""
-    if (found := card.bedside) is None:
+    if (bedside := card.bedside) is None:
         return []
-    verdict = judge(found.counts, found.line)
-    said = [
+    verdict = judge(bedside.counts, bedside.line)
+    lines = [
         f"In short: {verdict}. A model whose risks come true is blamed about once in twenty times; with few cases one "
         "that is off is mostly not found."
     ]
-    ratio = observed_expected(found.counts)
-    said.append(f"For each case that the model expected, {_within(ratio, 2)} came; 1 is right.")
-    if line := found.line:
-        said.append(
+    ratio = observed_expected(bedside.counts)
+    lines.append(f"For each case that the model expected, {_within(ratio, 2)} came; 1 is right.")
+    if line := bedside.line:
+        lines.append(
             f"Calibration intercept {_within(line.intercept, 2)}, 0 is right: below, risks are too high. "
             f"Slope {_within(line.slope, 2)}, 1 is right: below, risks are too extreme."
         )
     else:
-        said.append("Intercept and slope cannot be told: too few cases of one kind, or no mistake among them.")
-    off, apart, left = found.parts
-    said.append(
+        lines.append("Intercept and slope cannot be told: too few cases of one kind, or no mistake among them.")
+    off, apart, left = bedside.parts
+    lines.append(
         f"Of the Brier score over groups, {number(off, 3)} is risks that do not come true, {number(apart, 3)} is won "
         f"by telling cases apart, and {number(left, 3)} is what always saying the share would have."
     )
-    if found.benefit:
-        said.append(f"Risks at which acting on it beats acting on all and on none: {useful_words(found.benefit)}.")
-    return said
+    if bedside.benefit:
+        lines.append(f"Risks at which acting on it beats acting on all and on none: {useful_words(bedside.benefit)}.")
+    return lines
 
 
 def to_markdown(card: Card) -> str:
@@ -127,8 +125,8 @@ def to_markdown(card: Card) -> str:
     parts += ["## Data", _plain(f"{rows} {card.target}".strip())]
     parts += [_table(shown[k]) for k in ("classes", "columns") if k in shown]
     parts += ["## Scores", _table(shown["scores"]) if "scores" in shown else "There are no held-out rows."]
-    if said := bedside_words(card):
-        parts += ["## At the bedside", _list(said)]
+    if lines := bedside_words(card):
+        parts += ["## At the bedside", _list(lines)]
     if "findings" in shown:
         parts += ["## Findings", _table(shown["findings"])]
     parts += ["## What left the house", _list([*card.left, *card.guards])]

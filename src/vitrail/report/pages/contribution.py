@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from markupsafe import Markup
 
-from vitrail.core.text import number, several, shorten_all, signed
+from vitrail.core.text import number, several, signed
 from vitrail.report.charts import svg
+from vitrail.report.charts.axes import interval_domain
+from vitrail.report.charts.interval_rows import IntervalRow, IntervalRows, Label, interval_rows
 from vitrail.report.pages.frame import fill, is_ours, unwritten
 from vitrail.report.text import Interval, listed, name, spoken
 from vitrail.storage.atomic_files import write_atomically
@@ -26,55 +27,61 @@ KINDS = {
 }
 
 
-def write_contribution(told: Contribution, folder: Path) -> Path:
+def write_contribution(contribution: Contribution, folder: Path) -> Path:
     """Page and tables; only an earlier one of ours is written over."""
     page = folder / PAGE
     if folder.exists() and not is_ours(page, "contribution") and (not folder.is_dir() or any(folder.iterdir())):
         what = "there is something here already that `vitrail contribution` did not write."
         raise unwritten(folder, what, "nothing was overwritten")
     try:
-        write_tables(told, folder)
-        write_atomically(page, render_contribution(told))
+        write_tables(contribution, folder)
+        write_atomically(page, render_contribution(contribution))
     except OSError as error:
         raise unwritten(folder, f"it cannot be written: {error.strerror}.") from None
     return page
 
 
-def render_contribution(told: Contribution) -> str:
-    paid, main = len(told.ledger) > 0, told.main().reset_index().sort_values("value", ascending=False, kind="stable")
-    ways = list(dict.fromkeys(zip(told.values.way, told.values.kind, strict=True)))
-    by_way = {k: part.set_index("site") for k, part in told.values.groupby(["way", "kind"], sort=False)}
-    sites = list(dict.fromkeys(told.values.site))
+def render_contribution(contribution: Contribution) -> str:
+    paid, main = (
+        len(contribution.ledger) > 0,
+        contribution.main().reset_index().sort_values("value", ascending=False, kind="stable"),
+    )
+    ways = list(dict.fromkeys(zip(contribution.values.way, contribution.values.kind, strict=True)))
+    by_way = {k: part.set_index("site") for k, part in contribution.values.groupby(["way", "kind"], sort=False)}
+    sites = list(dict.fromkeys(contribution.values.site))
     return fill(
         "contribution.html",
-        told=told,
+        told=contribution,
         paid=paid,
-        lead=_lead(told),
-        findings=_findings(told, main),
-        figure=value_figure(main, told),
-        again=told.kind == AGAIN,
+        lead=_lead(contribution),
+        findings=_findings(contribution, main),
+        figure=value_figure(main, contribution),
+        again=contribution.kind == AGAIN,
         kinds=[
-            (kind, words.format(told.row_word)) for kind, words in KINDS.items() if (told.values.kind == kind).any()
+            (kind, words.format(contribution.row_word))
+            for kind, words in KINDS.items()
+            if (contribution.values.kind == kind).any()
         ],
-        ledger=told.ledger.sort_values("value", ascending=False).to_dict("records") if paid else [],
-        whole=float(told.ledger.credit.sum()) if paid else 0.0,
+        ledger=contribution.ledger.sort_values("value", ascending=False).to_dict("records") if paid else [],
+        whole=float(contribution.ledger.credit.sum()) if paid else 0.0,
         ways=ways,
         table=[(s, [by_way[w].loc[s] for w in ways]) for s in sites],
         sums=[float(by_way[w].value.sum()) for w in ways],
-        costs=told.costs.to_dict("records"),
+        costs=contribution.costs.to_dict("records"),
     )
 
 
-def _lead(told: Contribution) -> str:
-    fell = "fell" if told.gain > 0 else "rose"
+def _lead(contribution: Contribution) -> str:
+    fell = "fell" if contribution.gain > 0 else "rose"
+    gain, word = "gain" if contribution.gain > 0 else "loss", contribution.row_word
     return (
-        f"On its own {several(told.rows, f'test {told.row_word}')} the {told.unit} {fell} from {number(told.start)} to "
-        f"{number(told.end)} over the run: a {'gain' if told.gain > 0 else 'loss'} of {number(abs(told.gain))}. "
-        f"The same answer to every {told.row_word} would have {number(told.same)}."
+        f"On its own {several(contribution.rows, f'test {word}')} the {contribution.unit} {fell} from "
+        f"{number(contribution.start)} to {number(contribution.end)} over the run: a {gain} of "
+        f"{number(abs(contribution.gain))}. The same answer to every {word} would have {number(contribution.same)}."
     )
 
 
-def _findings(told: Contribution, main: pd.DataFrame) -> list[Markup]:
+def _findings(contribution: Contribution, main: pd.DataFrame) -> list[Markup]:
     sure = [name(s) for s in main[main.low > 0].site]
     harm = [name(s) for s in main[main.high < 0].site[::-1]]
     open_ = [name(s) for s in main[(main.low <= 0) & (main.high >= 0)].site]
@@ -86,16 +93,18 @@ def _findings(told: Contribution, main: pd.DataFrame) -> list[Markup]:
     if harm:
         out.append(Markup("Raised the loss, the interval leaves zero out: {}.").format(listed(harm)))
     if open_:
-        seen = several(told.rows, f"test {told.row_word}") + (f" and {told.seeds} seeds" if told.seeds > 1 else "")
+        seen = several(contribution.rows, f"test {contribution.row_word}") + (
+            f" and {contribution.seeds} seeds" if contribution.seeds > 1 else ""
+        )
         out.append(Markup("Cannot tell from {}: {}.").format(seen, listed(open_)))
-    if told.doubt():
-        out.insert(0, Markup('<b class="warn">Not settled.</b> {}').format(told.doubt()))
-    out.append(Markup("{}").format(told.reliance()))
-    if told.unpaid():
-        out.insert(0, Markup('<b class="warn">{}</b>').format(told.unpaid()))
-    if len(told.ledger) and not told.doubt():
-        paid = told.ledger[told.ledger.credit > 0].sort_values("credit", ascending=False)
-        whole = number(float(told.ledger.credit.sum()))
+    if contribution.doubt():
+        out.insert(0, Markup('<b class="warn">Not settled.</b> {}').format(contribution.doubt()))
+    out.append(Markup("{}").format(contribution.reliance()))
+    if contribution.unpaid():
+        out.insert(0, Markup('<b class="warn">{}</b>').format(contribution.unpaid()))
+    if len(contribution.ledger) and not contribution.doubt():
+        paid = contribution.ledger[contribution.ledger.credit > 0].sort_values("credit", ascending=False)
+        whole = number(float(contribution.ledger.credit.sum()))
         if len(paid):
             out.append(Markup("Credits of {} in all go to {}.").format(whole, listed([name(s) for s in paid.site])))
         else:
@@ -103,37 +112,19 @@ def _findings(told: Contribution, main: pd.DataFrame) -> list[Markup]:
     return out
 
 
-def value_figure(main: pd.DataFrame, told: Contribution) -> Markup:
+def value_figure(main: pd.DataFrame, contribution: Contribution) -> Markup:
     """One bar per site with its interval, wide and narrow."""
-    return svg.twice(lambda width: _bars(main, told, width))
+    return svg.twice(lambda width: _bars(main, contribution, width))
 
 
-def _bars(main: pd.DataFrame, told: Contribution, width: int) -> Markup:
-    narrow, sites = svg.is_narrow(width), [str(s) for s in main.site]
-    height, top, thick = (46.0, 8.0, 13.0) if narrow else (32.0, 8.0, 16.0)
-    short = shorten_all(sites, 26)
-    left = 6.0 if narrow else 20 + 7.5 * max(map(len, short.values()))
-    right = width - (6.0 if narrow else 84.0)
-    low, high = min(0.0, float(main.low.min())), max(0.0, float(main.high.max()))
-    air = 0.04 * (high - low) or 0.1
-    x = svg.AxisScale(low - air, high + air, left, right)
-    bottom = top + height * len(sites)
-    marks = svg.ticks(low - air, high + air, 4 if narrow else 7)
-    parts = svg.axis_below(x, marks, top, bottom, f"fall in {told.unit}", signed)
-    said = []
-    rows: list[dict[str, Any]] = main.to_dict("records")  # type: ignore[assignment]
-    for i, row in enumerate(rows):
-        base = top + i * height + height * (0.72 if narrow else 0.5)
-        words = f"{row['site']}: {spoken(Interval(row['value'], row['low'], row['high']), signed)}"
-        said.append(words)
-        a, b = sorted((x(0), x(row["value"])))
+def _bars(main: pd.DataFrame, contribution: Contribution, width: int) -> Markup:
+    rows = []
+    for row in main.to_dict("records"):
+        interval = Interval(row["value"], row["low"], row["high"])
+        words = f"{row['site']}: {spoken(interval, signed)}"
         kind = "verdict gain" if row["value"] >= 0 else "verdict loss"
-        bar = svg.tag("rect", x=a, y=base - thick / 2, width=max(b - a, 0.8), height=thick, class_="bar")
-        ends = [svg.line(x(v), base - 4, x(v), base + 4, "reach") for v in (row["low"], row["high"])]
-        reach = svg.line(x(row["low"]), base, x(row["high"]), base, "reach")
-        parts.append(svg.tag("g", svg.tip(words), bar, reach, *ends, class_=kind))
-        label = base - 14 if narrow else base + 4
-        parts.append(svg.text(0, label, short[row["site"]], "name", full=row["site"]))
-        parts.append(svg.text(width, label, signed(row["value"], 4), "value", "end"))
-    title = f"What each site's taking part was worth to {told.user}"
-    return svg.plot(width, bottom + 40, title, "; ".join(said) + ".", parts)
+        value = Label(signed(row["value"], 4), "value")
+        rows.append(IntervalRow(row["site"], words, interval, bar="bar", kind=kind, line="reach", right=[value]))
+    low, high = interval_domain([row.interval for row in rows], [0.0])
+    title, axis = f"What each site's taking part was worth to {contribution.user}", f"fall in {contribution.unit}"
+    return interval_rows(IntervalRows(title, rows, axis, low, high, signed), width)

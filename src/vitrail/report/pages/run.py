@@ -1,7 +1,7 @@
 """The page of a run or of a comparison: tables in, one self-contained HTML file out.
 
 Nothing is trained or chosen here. What a page works out is in `tables`, what it says in `findings`, and what it is made
-of, piece by piece, in the table of `sections`.
+of, piece by piece, in the table of sections (sections/registry.py).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from markupsafe import Markup
 
 from vitrail.quality.screening.result import Screening
 from vitrail.report.charts.tables import ScoreTable, score_table, sites_of, where
-from vitrail.report.pages.findings import headline
-from vitrail.report.pages.frame import fill, fill_part, part
-from vitrail.report.sections.registry import chosen
+from vitrail.report.pages.frame import fill, part
+from vitrail.report.sections.registry import chosen, fill_sections
+from vitrail.report.sections.scores.findings import headline
 from vitrail.runs.result import Run
 from vitrail.stats.intervals import LEAST
 from vitrail.study.validation import CLASS_METRICS, TIME_METRICS
@@ -115,13 +115,13 @@ class Page:
     @property
     def few(self) -> dict[str, str]:
         """Sites whose scores stand on few hold-out rows -> how many."""
-        told = self.sites.get("few_rows", ())
-        return {site: words for site, words in zip(self.sites.get("site", ()), told, strict=False) if words}
+        counts = self.sites.get("few_rows", ())
+        return {site: words for site, words in zip(self.sites.get("site", ()), counts, strict=False) if words}
 
     def chance_in(self, metric: str) -> dict[str, float]:
         """Site -> what always giving the same answer comes to on its hold-out rows."""
-        told = where(self.chance, metric=metric)
-        return {} if told.empty else dict(zip(told["site"], told["value"].astype(float), strict=True))
+        same = where(self.chance, metric=metric)
+        return {} if same.empty else dict(zip(same["site"], same["value"].astype(float), strict=True))
 
     @property
     def site_names(self) -> list[str]:
@@ -137,13 +137,12 @@ def render(page: Page) -> str:
     """One HTML file that needs no network. Its policy allows one script, page.js, by its hash."""
     script = Markup(part("page.js"))
     mark = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    shown = chosen(page)
     return fill(
         "page.html",
-        heat=any(section.heat for section in shown),
+        heat=any(section.heat for section in chosen(page)),
         script=script,
         hash=mark,
         page=page,
         headline=headline(page),
-        sections=[fill_part(section.template, page=page, **section.contents(page)) for section in shown],
+        sections=fill_sections(page),
     )

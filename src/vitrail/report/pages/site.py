@@ -21,6 +21,7 @@ from vitrail.data.readers.images import png
 from vitrail.quality.repair.inspection import ClassRows, ColumnView, SiteInspection
 from vitrail.quality.screening.result import LABEL
 from vitrail.report.charts import svg
+from vitrail.report.charts.axes import AxisScale, axis_left, tick_labels, ticks
 from vitrail.report.pages.frame import fill, write_page
 
 HEAT = (150, 20, 60)  # red, green, blue of what decides
@@ -90,16 +91,16 @@ def _histogram(view: ColumnView, width: int) -> Markup:
     """One panel per class on one axis: bars are the site's rows, the outline what the shared model takes them for."""
     unit = f" ({view.unit})" if view.unit else ""
     left, right, high, head = 36.0, width - 58.0, 84.0, 26.0
-    x = svg.AxisScale(view.edges[0], view.edges[-1], left, right)
+    x = AxisScale(view.edges[0], view.edges[-1], left, right)
     tallest = max(max(*g.counts, *g.taken, 0) / max(1, sum(g.counts)) for g in view.groups)
     parts: list[Markup] = []
     for k, group in enumerate(view.groups):
         top = k * (high + head + 14) + head
-        parts += _panel(view, k, x, svg.AxisScale(0.0, tallest, top + high, top))
+        parts += _panel(view, k, x, AxisScale(0.0, tallest, top + high, top))
         if view.name != LABEL:
             parts += _gauge(group, k, width - 34.0, top, top + high)
     bottom = len(view.groups) * (high + head + 14) - 14
-    marks = svg.written(svg.ticks(view.edges[0], view.edges[-1], 4 if svg.is_narrow(width) else 8))
+    marks = tick_labels(view.edges[0], view.edges[-1], 4 if svg.is_narrow(width) else 8)
     parts += [svg.text(x(v), bottom + 16, words, "tick", "middle") for v, words in marks]
     axis = f"{shorten(view.about if view.name == LABEL else view.name, 30)}{unit}; bars: share of the class's values"
     parts.append(svg.text(x.middle, bottom + 33, axis, "axis", "middle"))
@@ -107,7 +108,7 @@ def _histogram(view: ColumnView, width: int) -> Markup:
     return svg.plot(width, bottom + 40, f"{view.name} at this site, by class", f"{said}.", parts)
 
 
-def _panel(view: ColumnView, k: int, x: svg.AxisScale, y: svg.AxisScale) -> list[Markup]:
+def _panel(view: ColumnView, k: int, x: AxisScale, y: AxisScale) -> list[Markup]:
     """One class: agreed range, grid, bars, outline."""
     group, top, bottom = view.groups[k], y.end, y.start
     known = max(1, sum(group.counts))
@@ -115,7 +116,7 @@ def _panel(view: ColumnView, k: int, x: svg.AxisScale, y: svg.AxisScale) -> list
     if view.agreed:
         low, high = (min(max(x(end), x.start), x.end) for end in view.agreed)
         parts.append(svg.tag("rect", x=low, y=top, width=high - low, height=bottom - top, class_="agreed"))
-    parts += svg.axis_left(x, y, [(share / 100, f"{share:g} %") for share in svg.ticks(0, 100 * y.high, 3)])
+    parts += axis_left(x, y, [(share / 100, f"{share:g} %") for share in ticks(0, 100 * y.high, 3)])
     outline = [(x.start, bottom)]
     for i, (low, high) in enumerate(pairwise(view.edges)):
         a, b, tall = x(low), x(high), y(group.counts[i] / known)
@@ -150,7 +151,7 @@ def _bars(view: ColumnView, width: int) -> Markup:
     levels = [*view.levels] + ([] if label else ["missing"])
     room = min(16, max(len(level) for level in levels))
     left, right, thick = 16 + 7.5 * room, width - 70.0, 16.0
-    x = svg.AxisScale(0.0, 1.0, left, right)
+    x = AxisScale(0.0, 1.0, left, right)
     top, step = 4.0, thick * len(view.groups) + 16
     parts: list[Markup] = []
     said = []

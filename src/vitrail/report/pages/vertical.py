@@ -15,6 +15,8 @@ from vitrail.core.text import number, several, signed
 from vitrail.core.text import size as bytes_words
 from vitrail.data.datasets.catalogue import ATTRIBUTIONS
 from vitrail.report.charts import svg
+from vitrail.report.charts.axes import interval_domain
+from vitrail.report.charts.interval_rows import IntervalRow, IntervalRows, Label, Mark, interval_rows
 from vitrail.report.pages.frame import fill
 from vitrail.report.text import ANSWERS, SAME, VERDICT_CLASS, Interval, listed, metric_words, name, spoken
 from vitrail.runs.setup import MAJORITY
@@ -48,6 +50,7 @@ class ModelScore(NamedTuple):
     value: Interval
     gain: Interval
     verdict: str
+    away: str = ""  # the guest that is away
 
 
 def render_together(run: VerticalRun) -> str:
@@ -70,7 +73,7 @@ def render_together(run: VerticalRun) -> str:
         tells=tells(run),
         consents={party: consent(study, party) for party in study.parties},
         about=about(run),
-        note=next((said for key, said in ATTRIBUTIONS.items() if study.name.startswith(key)), ""),
+        note=next((text for key, text in ATTRIBUTIONS.items() if study.name.startswith(key)), ""),
     )
 
 
@@ -83,12 +86,12 @@ def scores_of(run: VerticalRun, metric: str) -> list[ModelScore]:
     out = []
     for r in run.scores[run.scores.metric == metric].to_dict("records"):
         gain = Interval(r["gain"], r["gain_low"], r["gain_high"])
-        title = str(r["model"])
+        title, away = str(r["model"]), [guest for guest in run.study.guests if r["model"] == f"{guest} away"]
         if title == TOGETHER:
             title = f"with {' and '.join(run.study.guests)}"
         elif title == MAJORITY:
             title = SAME
-        out.append(ModelScore(title, Interval(r["value"], r["low"], r["high"]), gain, verdict(gain)))
+        out.append(ModelScore(title, Interval(r["value"], r["low"], r["high"]), gain, verdict(gain), *away))
     return out
 
 
@@ -101,9 +104,9 @@ def verdict(gain: Interval) -> str:
 def findings(run: VerticalRun) -> list[Markup]:
     study, metric = run.study, run.study.metrics[0]
     alone, whole, *rest = scores_of(run, metric)
-    away, same = [r for r in rest if r.title != SAME], [r for r in rest if r.title == SAME]
+    away, same = [r for r in rest if r.away], [r for r in rest if r.title == SAME]
     guests, host, what = listed([name(g) for g in study.guests]), name(study.host), metric_words(metric)
-    said = Markup("With {}, {}’s {} on {} is {}; alone it is {}. ").format(
+    first = Markup("With {}, {}’s {} on {} is {}; alone it is {}. ").format(
         guests, host, what, several(run.scored, "held-out row"), spoken(whole.value), number(alone.value.value)
     )
     words = {
@@ -112,47 +115,39 @@ def findings(run: VerticalRun) -> list[Markup]:
         "cannot tell": "Whether {} gains cannot be told from so few rows: {}.",
         "": "What {} gains is {}.",
     }[whole.verdict]
-    out = [said + Markup(words).format(host, spoken(whole.gain, signed))]
+    out = [first + Markup(words).format(host, spoken(whole.gain, signed))]
     out += [Markup("{} would reach {}.").format(SAME.capitalize(), number(row.value.value)) for row in same]
     for row in away:
         words = "While {} is away, {} for everybody: {}, against {} with it."
         stands = "its median answer stands" if trains(run) else "the distances of its reference stand"
-        gone = name(row.title.removesuffix(" away"))
+        gone = name(row.away)
         out.append(Markup(words).format(gone, stands, number(row.value.value), number(whole.value.value)))
     total, many = (int(run.ledger[c].sum()) for c in ("bytes", "messages"))
-    kept = "No column of a guest did, and no outcome." if trains(run) else GIVES_AWAY
-    said = Markup("In all {} in {} crossed between the parties. {}")
-    out.append(said.format(bytes_words(total), several(many, "message"), kept))
+    stays = "No column of a guest did, and no outcome." if trains(run) else GIVES_AWAY
+    text = Markup("In all {} in {} crossed between the parties. {}")
+    out.append(text.format(bytes_words(total), several(many, "message"), stays))
     for guest, left in run.left().items():
         more = f", and in training {several(left['training'], 'time')} more about each" if trains(run) else ""
         out.append(Markup("{} may be asked about {} more{}.").format(name(guest), several(left["after"], "row"), more))
     return out
 
 
-def values(rows: Sequence[ModelScore], axis: str, width: int) -> Markup:
+def values(scores: Sequence[ModelScore], axis: str, width: int) -> Markup:
     """One row per model: its value and interval."""
-    narrow = svg.is_narrow(width)
-    height, top = (50.0, 8.0) if narrow else (38.0, 8.0)
-    left = 6.0 if narrow else 24 + 7.2 * max(len(r.title) for r in rows)
-    right = width - (8.0 if narrow else 70.0)
-    low, high = svg.domain([v for r in rows for v in r.value if math.isfinite(v)])
-    x, bottom = svg.AxisScale(low, high, left, right), top + height * len(rows)
-    parts = svg.axis_below(x, svg.ticks(low, high, 4 if narrow else 6), top, bottom, axis, number)
-    said = []
-    for i, row in enumerate(rows):
-        base = top + i * height + height * (0.7 if narrow else 0.5)
-        words = f"{row.title}: {spoken(row.value)}"
-        said.append(words)
-        label = base - 16 if narrow else base + 4
-        mark = [svg.tip(words)]
-        if row.value.known:
-            mark.append(svg.line(x(row.value.low), base, x(row.value.high), base, "interval"))
-        if math.isfinite(row.value.value):
-            mark.append(svg.tag("circle", cx=x(row.value.value), cy=base, r=6, class_="dot"))
-        parts.append(svg.text(0, label, row.title, "name"))
-        parts.append(svg.tag("g", *mark, class_="verdict gain" if row.verdict == "yes" else "verdict unsure"))
-        parts.append(svg.text(width, label, number(row.value.value), "value", "end"))
-    return svg.plot(width, bottom + 40, f"What guests are worth: {axis}", "; ".join(said) + ".", parts)
+    rows = [
+        IntervalRow(
+            score.title,
+            f"{score.title}: {spoken(score.value)}",
+            score.value,
+            [Mark(score.value.value)],
+            kind="verdict gain" if score.verdict == "yes" else "verdict unsure",
+            right=[Label(number(score.value.value), "value")],
+        )
+        for score in scores
+    ]
+    low, high = interval_domain([row.interval for row in rows])
+    title = f"What guests are worth: {axis}"
+    return interval_rows(IntervalRows(title, rows, axis, low, high, step=(38.0, 50.0), letters=40), width)
 
 
 def crossed(run: VerticalRun) -> list[tuple[str, list[dict[str, Any]]]]:

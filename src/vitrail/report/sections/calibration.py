@@ -4,66 +4,65 @@ federation's page of what sites told, and for a site's own card of all its rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-import numpy as np
 from markupsafe import Markup
 
-from vitrail.analysis.calibration import Benefit, judge, net_benefit, observed_expected, wilson
-from vitrail.core.text import number, shorten
+from vitrail.analysis.calibration import Benefit, is_off, judge, net_benefit, observed_expected, wilson
+from vitrail.core.text import number
 from vitrail.metrics.calibration import RiskCounts, read_counts
 from vitrail.metrics.scores import FEWEST
 from vitrail.report.charts import svg
+from vitrail.report.charts.curves import Curves, Guide, Panel, Series, curves
+from vitrail.report.sections.section import Contents, Section, run_of
 from vitrail.runs.result import Run
 from vitrail.runs.setup import AT_BEDSIDE
 
+if TYPE_CHECKING:
+    from vitrail.report.pages.run import Page
+
 PANELS = 9  # so many sites are drawn, those farthest off first
+PERCENT = [(v, f"{100 * v:.0f} %") for v in (0.0, 0.5, 1.0)]
 
 
 def read_risk_counts(run: Run) -> dict[str, RiskCounts]:
     """Site -> its hold-out rows by risk, where it told enough."""
-    told = run.scores(AT_BEDSIDE) if (run.history.split == AT_BEDSIDE).any() else None
-    if told is None:
+    if not (run.history.split == AT_BEDSIDE).any():
         return {}
-    found = {
-        s: read_counts(dict(zip(r["metric"], r["value"], strict=True))) for s, r in told.groupby("site", sort=False)
-    }
-    each = dict.fromkeys(found, 1.0)  # persons for each row
+    by_site = run.scores(AT_BEDSIDE).groupby("site", sort=False)
+    cells = {s: read_counts(dict(zip(r["metric"], r["value"], strict=True))) for s, r in by_site}
+    each = dict.fromkeys(cells, 1.0)  # persons for each row
     if "test_persons" in run.sizes:
         each |= dict(zip(run.sizes.site, run.sizes.test_persons / run.sizes.test_rows, strict=True))
-    return {str(site): counts.of_persons(each[site]) for site, counts in found.items() if counts is not None}
+    return {str(site): counts.of_persons(each[site]) for site, counts in cells.items() if counts is not None}
 
 
 def has_risk_counts(run: Run | None) -> bool:
     return run is not None and bool(read_risk_counts(run))
 
 
-def contents(run: Run) -> dict[str, Any]:
-    """What the template is given."""
-    told, target = read_risk_counts(run), run.study.target
-    far = {site: abs(math.log(max(observed_expected(c).value, 1e-3))) for site, c in told.items()}
-    order = sorted(told, key=lambda site: -far[site])
-    benefits = {site: net_benefit(c) for site, c in told.items()}
-    two = len(target.levels) == 2
-    drawn = [(site, told[site]) for site in order[:PANELS]]
+def contents(page: Page) -> Contents:
+    return contents_of(run_of(page))
+
+
+def contents_of(run: Run) -> Contents:
+    counts, target = read_risk_counts(run), run.study.target
+    far = {site: abs(math.log(max(observed_expected(c).value, 1e-3))) for site, c in counts.items()}
+    order = sorted(counts, key=lambda site: -far[site])
+    benefits = {site: net_benefit(c) for site, c in counts.items()}
+    two, drawn = len(target.levels) == 2, order[:PANELS]
     return {
         "event": event_words(target.levels),
         "two": two,
-        "calibration": svg.twice(lambda width: calibration_figure(drawn, width)),
-        "benefit": svg.twice(lambda width: benefit_figure([(s, benefits[s]) for s, _ in drawn], width)) if two else "",
-        "rows": [bedside_row(site, told[site], benefits[site] if two else None) for site in order],
-        "off": [site for site in order if judge(told[site]) != judge_fine()],
+        "calibration": side_by_side((s, calibration_figure(s, counts[s])) for s in drawn),
+        "benefit": side_by_side((s, benefit_figure(s, benefits[s])) for s in drawn) if two else "",
+        "rows": [bedside_row(site, counts[site], benefits[site] if two else None) for site in order],
+        "off": [site for site in order if is_off(counts[site])],
         "more": len(order) - len(drawn),
-        "silent": [s for s in run.sites if s not in told],
+        "silent": [s for s in run.sites if s not in counts],
         "fewest": FEWEST,
     }
-
-
-def judge_fine() -> str:
-    """What is said of a model whose risks come true."""
-    one = np.array([10.0])
-    return judge(RiskCounts(np.array([0.0]), 2 * one, one, one))
 
 
 def event_words(levels: Sequence[str]) -> str:
@@ -73,7 +72,7 @@ def event_words(levels: Sequence[str]) -> str:
 def bedside_row(site: str, counts: RiskCounts, benefit: Benefit | None) -> list[str]:
     """A line of the table."""
     ratio = observed_expected(counts)
-    told = [
+    cells = [
         site,
         f"{counts.total:.0f}",
         f"{100 * counts.share:.0f} %",
@@ -81,91 +80,68 @@ def bedside_row(site: str, counts: RiskCounts, benefit: Benefit | None) -> list[
         f"{number(ratio.value, 2)} ({number(ratio.low, 2)} to {number(ratio.high, 2)})",
         judge(counts),
     ]
-    return told + ([useful_words(benefit)] if benefit else [])
+    return cells + ([useful_words(benefit)] if benefit else [])
 
 
 def useful_words(benefit: Benefit) -> str:
     """At which thresholds acting on the model clearly beats acting on all and on none."""
-    if (found := benefit.useful) is None:
+    if benefit.useful is None:
         return "at none for sure"
-    return f"{100 * found[0]:.0f} %" if found[0] == found[1] else f"{100 * found[0]:.0f} to {100 * found[1]:.0f} %"
+    low, high = (f"{100 * threshold:.0f}" for threshold in benefit.useful)
+    return f"{low} %" if low == high else f"{low} to {high} %"
 
 
-def _grid(count: int, width: int, high: float) -> tuple[list[tuple[float, float]], float, float]:
-    """Left upper corners of panels, how wide each is, and the height of all."""
-    across = 1 if svg.is_narrow(width) else min(3, max(2, count))
-    wide, step = width / across, high + 66.0
-    return [(i % across * wide, i // across * step + 22) for i in range(count)], wide, -(-count // across) * step + 4
-
-
-def calibration_figure(sites: Sequence[tuple[str, RiskCounts]], width: int) -> Markup:
-    """A panel a site: what came over what was said; on the diagonal both are the same."""
-    high = 200.0
-    corners, wide, total = _grid(len(sites), width, high)
-    parts, said = list[Markup](), []
-    for (left, top), (site, counts) in zip(corners, sites, strict=True):
-        x = svg.AxisScale(0.0, 1.0, left + 34, left + min(wide - 14, high + 70))
-        y = svg.AxisScale(0.0, 1.0, top + high, top)
-        parts.append(svg.text(left + 34, top - 8, shorten(site, 26), "name", full=site))
-        parts += _percent_axes(x, y, "risk that the model says")
-        parts.append(svg.line(x(0), y(0), x(1), y(1), "zero"))
-        same = svg.tip(f"always the same answer: {100 * counts.share:.0f} % came")
-        parts.append(svg.tag("g", same, svg.line(x.start, y(counts.share), x.end, y(counts.share), "level")))
-        points = []
-        for k in range(len(counts.low)):
-            rows, events = float(counts.rows[k]), float(counts.events[k])
-            came, mean = wilson(events, rows), float(counts.expected[k] / rows)
-            tip = svg.tip(f"{site}: {rows:.0f} rows, said {100 * mean:.0f} %, came {100 * came.value:.0f} % "
-                           f"({100 * came.low:.0f} to {100 * came.high:.0f} %)")  # fmt: skip
-            at = x(mean)
-            parts.append(svg.line(at, y(max(came.low, 0.0)), at, y(min(came.high, 1.0)), "median"))
-            points.append(svg.tag("circle", tip, cx=at, cy=y(came.value), r=4, class_="told"))
-            said.append(f"{site}: said {100 * mean:.0f} %, came {100 * came.value:.0f} % of {rows:.0f}")
-        parts += points
-    return svg.plot(width, total, "How often it came, over the risk that the model says", "; ".join(said) + ".", parts)
-
-
-def benefit_figure(sites: Sequence[tuple[str, Benefit]], width: int) -> Markup:
-    """A panel a site: net benefit of acting by the model, on all, on none."""
-    high = 170.0
-    corners, wide, total = _grid(len(sites), width, high)
-    parts, said = list[Markup](), []
-    for (left, top), (site, told) in zip(corners, sites, strict=True):
-        parts.append(svg.text(left + 40, top - 8, shorten(site, 26), "name", full=site))
-        if not len(told.at):
-            parts.append(svg.text(left + 40, top + 20, "too few rows to cut by risk", "axis"))
-            continue
-        share = float(told.all[0] * (1 - told.at[0]) + told.at[0])  # at a threshold of 0 all who have it are gained
-        most = max(float(told.high.max()), share, 0.02)
-        least = min(float(told.low.min()), -most / 4)
-        x = svg.AxisScale(0.0, 1.0, left + 40, left + min(wide - 14, high + 110))
-        y = svg.AxisScale(max(least, -most), most * 1.05, top + high, top)
-        marks = svg.written(svg.ticks(y.low, y.high, 4), number)
-        parts += svg.axis_left(x, y, marks)
-        parts += _below(x, y, "risk from which one acts")
-        parts.append(svg.tag("g", svg.tip("treat none: 0"), svg.line(x.start, y(0), x.end, y(0), "zero")))
-        everyone = [(k / 100, share - (1 - share) * k / (100 - k)) for k in range(100)]
-        points = [(x(t), y(v)) for t, v in everyone if v >= y.low]
-        parts.append(svg.path(points, svg.tip("treat all"), kind="treat-all"))
-        clipped = [[max(float(v), y.low) for v in values] for values in (told.model, told.low, told.high)]
-        series = svg.Series(site, "", "series strong m0", told.at.tolist(), clipped[0], band=(clipped[1], clipped[2]),
-                             said=f"{site}: acting by the model")  # fmt: skip
-        parts += svg.lines([series], x, y)
-        parts += [svg.tag("circle", cx=x(t), cy=y(v), r=2.5, class_="series m0 end")
-                  for t, v in zip(told.at.tolist(), clipped[0], strict=True) if len(told.at) < 20]  # fmt: skip
-        middle = len(told.at) // 2
-        said.append(f"{site}: at {100 * told.at[middle]:.0f} % {number(float(told.model[middle]), 3)}, "
-                    f"treating all {number(float(told.all[middle]), 3)}, none 0")  # fmt: skip
-    return svg.plot(
-        width, total, "Net benefit of acting by the model, on all and on none", "; ".join(said) + ".", parts
+def calibration_figure(site: str, counts: RiskCounts) -> Markup:
+    """What came over what was said; on the diagonal both are the same."""
+    rates = [wilson(float(e), float(n)) for e, n in zip(counts.events, counts.rows, strict=True)]
+    risks = [float(v) for v in counts.expected / counts.rows]
+    tips = [
+        f"{site}: {n:.0f} rows, said {100 * risk:.0f} %, came {100 * rate.value:.0f} % "
+        f"({100 * rate.low:.0f} to {100 * rate.high:.0f} %)"
+        for n, risk, rate in zip(counts.rows, risks, rates, strict=True)
+    ]
+    band = [rate.low for rate in rates], [rate.high for rate in rates]
+    points = Series(site, "", "series", risks, [r.value for r in rates], band=band, shape="points", tips=tips)
+    panel = Panel(
+        "how often it came",
+        [points],
+        0.0,
+        1.0,
+        ("how often it came at all", counts.share),
+        [Guide([(0.0, 0.0), (1.0, 1.0)], "zero")],
+        PERCENT,
+        2,
+    )
+    title, text = f"How often it came at {site}, over the risk that the model says", "; ".join(tips)
+    return curves(
+        Curves(title, f"{text}.", [panel], "risk that the model says", 0.0, 1.0, PERCENT, square=True), svg.PANEL
     )
 
 
-def _percent_axes(x: svg.AxisScale, y: svg.AxisScale, axis: str) -> list[Markup]:
-    marks = [(v, f"{100 * v:.0f}") for v in (0.0, 0.5, 1.0)]
-    return [*svg.axis_left(x, y, marks), *_below(x, y, f"{axis} (%)")]
+def benefit_figure(site: str, benefit: Benefit) -> Markup:
+    """Net benefit of acting by the model, on all, on none."""
+    if not len(benefit.at):
+        return svg.tag("p", "Too few rows to cut by risk.", class_="foot")
+    share = float(benefit.all[0] * (1 - benefit.at[0]) + benefit.at[0])  # at 0 all who have it are gained
+    most = max(float(benefit.high.max()), share, 0.02)
+    least = max(-most, min(float(benefit.low.min()), -most / 4))
+    everyone = [(k / 100, share - (1 - share) * k / (100 - k)) for k in range(100)]
+    guides = [Guide([(0.0, 0.0), (1.0, 0.0)], "zero", "treat none: 0"), Guide(everyone, "treat-all", "treat all")]
+    model, low, high = (values.tolist() for values in (benefit.model, benefit.low, benefit.high))
+    words, few = f"{site}: acting by the model", len(benefit.at) < 20
+    line = Series(site, "", "series strong m0", benefit.at.tolist(), model, words, band=(low, high), dots=few)
+    panel, middle = Panel("net benefit, a case", [line], least, most * 1.05, guides=guides), len(benefit.at) // 2
+    text = (
+        f"At {100 * benefit.at[middle]:.0f} % {number(model[middle])}, treating all "
+        f"{number(float(benefit.all[middle]))}, none 0."
+    )
+    title = f"Net benefit of acting by the model at {site}, on all and on none"
+    return curves(Curves(title, text, [panel], "risk from which one acts", 0.0, 1.0, PERCENT), svg.PANEL)
 
 
-def _below(x: svg.AxisScale, y: svg.AxisScale, axis: str) -> list[Markup]:
-    words = [svg.text(x(v), y.start + 15, f"{100 * v:.0f} %", "tick", "middle") for v in (0.0, 0.5, 1.0)]
-    return [*words, svg.text(x.middle, y.start + 31, axis.removesuffix(" (%)"), "axis", "middle")]
+def side_by_side(figures: Iterable[tuple[str, Markup]]) -> Markup:
+    """A panel a site."""
+    return svg.panels([svg.tag("h3", site), figure] for site, figure in figures)
+
+
+SECTION = Section(contents, lambda page: has_risk_counts(page.run))

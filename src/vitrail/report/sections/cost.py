@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING
 
 from vitrail.core.resource_usage import Footprint
 from vitrail.core.text import number, several, size
+from vitrail.report.sections.section import Contents, Section, run_of
 from vitrail.runs.plan import Plan
 from vitrail.runs.result import DEPLOYED, Run
 from vitrail.runs.setup import refits
+
+if TYPE_CHECKING:
+    from vitrail.report.pages.run import Page
 
 MUCH = 100e6  # bytes out of a site from which it is worth saying how to send less
 
@@ -36,27 +40,28 @@ def has_cost(run: Run | None) -> bool:
     return run is not None and "footprint" in run.info
 
 
-def contents(run: Run) -> dict[str, Any]:
+def contents(page: Page) -> Contents:
     """A row for each machine that said what it used, and for each site what crossed its wire."""
-    deployed, told = run.info["engine"] == DEPLOYED, run.info.get("footprints", {})
+    run = run_of(page)
+    deployed, footprints = run.info["engine"] == DEPLOYED, run.info.get("footprints", {})
     whole = "the coordinator" if deployed else "all sites and the coordinator: one process, on one machine"
     rows = [{"who": whole, **_used(run.info["footprint"]), **_crossed(run, None if deployed else "")}]
     for site in run.sites if deployed else ():
-        rows.append({"who": site, **_used(told.get(site, {})), **_crossed(run, site)})
+        rows.append({"who": site, **_used(footprints.get(site, {})), **_crossed(run, site)})
     return {
         "rows": rows,
-        "silent": [site for site in run.sites if site not in told] if deployed else [],
+        "silent": [site for site in run.sites if site not in footprints] if deployed else [],
         "energy": any(row["energy"] for row in rows),
         "deployed": deployed,
     }
 
 
-def _used(said: dict[str, float]) -> dict[str, str]:
-    told = Footprint(**{"cpu": math.nan, "peak": math.nan, **said})
+def _used(numbers: dict[str, float]) -> dict[str, str]:
+    used = Footprint(**{"cpu": math.nan, "peak": math.nan, **numbers})
     return {
-        "cpu": f"{number(told.cpu, 1)} s" if math.isfinite(told.cpu) else "not told",
-        "peak": size(int(told.peak)) if math.isfinite(told.peak) else "not told",
-        "energy": f"{number(told.energy, 2)} Wh at {number(told.watts, 1)} W" if math.isfinite(told.energy) else "",
+        "cpu": f"{number(used.cpu, 1)} s" if math.isfinite(used.cpu) else "not told",
+        "peak": size(int(used.peak)) if math.isfinite(used.peak) else "not told",
+        "energy": f"{number(used.energy, 2)} Wh at {number(used.watts, 1)} W" if math.isfinite(used.energy) else "",
     }
 
 
@@ -66,3 +71,6 @@ def _crossed(run: Run, site: str | None) -> dict[str, str]:
     ledger = run.ledger if not site else run.ledger[run.ledger["site"] == site]
     out, into = (int(ledger[ledger["direction"] == way]["bytes"].sum()) for way in ("from site", "to site"))
     return {"out": size(into), "into": size(out)} if site is None else {"out": size(out), "into": size(into)}
+
+
+SECTION = Section(contents, lambda page: has_cost(page.run))

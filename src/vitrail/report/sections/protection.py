@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from markupsafe import Markup
 from scipy.special import betaincinv
 
-from vitrail.core.facts import OUTLYING
+from vitrail.core import facts as means
 from vitrail.core.text import number, several
 from vitrail.privacy.secure_sum.fixed_point import fewest_of
-from vitrail.report.charts import svg
-from vitrail.report.text import listed, name
+from vitrail.report.charts import axes, svg
+from vitrail.report.charts.curves import Curves, Panel, Series, curves
+from vitrail.report.charts.interval_rows import IntervalRow, IntervalRows, Mark, interval_rows
+from vitrail.report.sections.section import Contents, Section, run_of
+from vitrail.report.text import Interval, listed, name
 from vitrail.runs.protection.budget import SpentBudget, replaced_after, spent_after, spent_by
 from vitrail.runs.result import Run
+
+if TYPE_CHECKING:
+    from vitrail.report.pages.run import Page
 
 NAMED = 3.0  # times as far off as the median site, and furthest in most rounds: then a site is named
 HONEST = (0, 100)  # runs without a liar in which a site is named, of how many: benchmarks/attacks/attacks.py
@@ -44,19 +51,22 @@ def has_protection(run: Run) -> bool:
     return run.study.protect != plain or any(run.info.get(k) for k in ("outcasts", "unusual", "unused"))
 
 
-def contents(run: Run) -> dict[str, Any]:
-    far = run.fact(OUTLYING)
+def contents(page: Page) -> Contents:
+    run = run_of(page)
+    far = run.fact(means.OUTLYING)
     rows = np.empty((0, len(run.sites))) if far is None else far.double().numpy()
     rows = rows[np.isfinite(rows).any(1)]
     named = outlying(rows)
-    said, several_names = run.study.protect, [run.sites[i] for i in named]
-    together = said.sum == "groups" and len(named) > 0
+    protect, several_names = run.study.protect, [run.sites[i] for i in named]
+    together = protect.sum == "groups" and len(named) > 0
     return {
-        "masked": fewest_of(len(run.sites), said.least) if said.sum == "masked" else 0,
+        "masked": fewest_of(len(run.sites), protect.least) if protect.sum == "masked" else 0,
         "away": run.info.get("engine") == "deployed",
-        "how": ROBUST.get(said.robust, "") if said.sum == "plain" else "",
+        "how": ROBUST.get(protect.robust, "") if protect.sum == "plain" else "",
         "words": [
-            w for w in (SUMS[said.sum].format(ROBUST.get(said.robust, ROBUST["median"])), SHORT[said.compress]) if w
+            w
+            for w in (SUMS[protect.sum].format(ROBUST.get(protect.robust, ROBUST["median"])), SHORT[protect.compress])
+            if w
         ],
         "sure": sure() if len(rows) else "",
         "aside": [
@@ -73,14 +83,14 @@ def contents(run: Run) -> dict[str, Any]:
         "named": [_outlier_sentence(several_names, rows[:, named[0]], rows)]
         if together
         else [_outlier_sentence([run.sites[i]], rows[:, i], rows) for i in named],
-        "figure": svg.twice(lambda width: _bars(run.sites, rows, named, width)) if len(rows) else "",
+        "figure": svg.twice(lambda width: _distances(run.sites, rows, named, width)) if len(rows) else "",
         "budget": _budget(run, spent_by(run.study, run.method)),
     }
 
 
-def _unused(found: list[list[int]]) -> str:
+def _unused(sums: list[list[int]]) -> str:
     """Stage and round of each sum that changed nothing."""
-    rounds = len({tuple(one) for one in found})
+    rounds = len({tuple(one) for one in sums})
     return (
         f"{several(rounds, 'round')} changed nothing, because the sum of the reports could not be opened or would have "
         "moved the model further than the sites accept. One of the sites may have sent wrong reports: see events.jsonl."
@@ -100,10 +110,10 @@ def sure() -> str:
     """How often the rule names somebody although nobody lies."""
     wrong, runs = HONEST
     most = float(betaincinv(wrong + 1, runs - wrong, 0.95))
-    said = (
+    return (
         f"How sure that is: of {several(runs, 'run')} in which nobody lied, this rule named somebody all the same in "
+        f"{wrong}, so that it does so in at most {100 * most:.0f} of 100 such runs (with 95 % certainty)."
     )
-    return f"{said}{wrong}, so that it does so in at most {100 * most:.0f} of 100 such runs (with 95 % certainty)."
 
 
 def _outlier_sentence(sites: list[str], mine: np.ndarray, rows: np.ndarray) -> Markup:
@@ -114,43 +124,45 @@ def _outlier_sentence(sites: list[str], mine: np.ndarray, rows: np.ndarray) -> M
         if one
         else Markup("The group of {}").format(listed(list(map(name, sites)), 9))
     )
-    told = (
+    text = (
         "{} lay furthest from the centre of all {} in {} of {} rounds, in the median {} times as far as the median {}: "
     )
-    told += (
-        "it lies, or its rows differ much from the others’. Ask what it trained on." if one else "one of them lies, or "
-    )
-    told += "" if one else "their rows differ much from the others’; which of them cannot be told from a total."
+    if one:
+        text += "it lies, or its rows differ much from the others’. Ask what it trained on."
+    else:
+        text += (
+            "one of them lies, or their rows differ much from the others’; which of them cannot be told from a total."
+        )
     times = number(float(np.nanmedian(mine)), 1)
     what = ("reports", "site") if one else ("groups", "group")
-    return Markup(told).format(who, what[0], first, len(rows), times, what[1])
+    return Markup(text).format(who, what[0], first, len(rows), times, what[1])
 
 
 def _budget(run: Run, spent: SpentBudget | None) -> dict[str, Any] | None:
     if spent is None:
         return None
     if spent.of == "row":
-        said = "Each row’s gradient was cut to a length of {} and noise of {} times that was added in every step; each "
-        said += "row was looked at {} times. By that no row changes the probability of anything that follows from the "
-        said += (
+        text = "Each row’s gradient was cut to a length of {} and noise of {} times that was added in every step; each "
+        text += "row was looked at {} times. By that no row changes the probability of anything that follows from the "
+        text += (
             "reports by more than a factor e to the {} (epsilon), but for a chance of {} (delta). That compares the "
         )
-        said += (
+        text += (
             "run with one in which the row’s numbers are taken away. Where another person’s row stands in its place, "
         )
-        said += "which is what counts if it is known that the row takes part, epsilon is {}."
+        text += "which is what counts if it is known that the row takes part, epsilon is {}."
     elif spent.of == "patient":
-        said = "Each row’s gradient was cut to a length of {}, divided by the number of training rows of its patient, "
-        said += "and noise of {} times the undivided length was added in every step; each row was looked at {} times. "
-        said += "By that no patient, with all rows together, changes the probability of anything that follows from the "
-        said += "reports by more than a factor e to the {} (epsilon), but for a chance of {} (delta). That compares "
-        said += "the run with one in which the patient’s numbers are taken away. Where another patient’s rows stand in "
-        said += "their place, epsilon is {}."
+        text = "Each row’s gradient was cut to a length of {}, divided by the number of training rows of its patient, "
+        text += "and noise of {} times the undivided length was added in every step; each row was looked at {} times. "
+        text += "By that no patient, with all rows together, changes the probability of anything that follows from the "
+        text += "reports by more than a factor e to the {} (epsilon), but for a chance of {} (delta). That compares "
+        text += "the run with one in which the patient’s numbers are taken away. Where another patient’s rows stand in "
+        text += "their place, epsilon is {}."
     else:
-        said = "Each site’s change was cut to a length of {}, and the sites together added noise of at least {} times "
-        said += "that to the total, in {} rounds. By that no site changes the probability of anything that follows "
-        said += "from the totals by more than a factor e to the {} (epsilon), but for a chance of {} (delta). That "
-        said += "compares the run with one without the site; where another site stands in its place, epsilon is {}."
+        text = "Each site’s change was cut to a length of {}, and the sites together added noise of at least {} times "
+        text += "that to the total, in {} rounds. By that no site changes the probability of anything that follows "
+        text += "from the totals by more than a factor e to the {} (epsilon), but for a chance of {} (delta). That "
+        text += "compares the run with one without the site; where another site stands in its place, epsilon is {}."
     both = number(spent.epsilon, 2), f"{spent.delta:g}", number(spent.replaced, 2)
     numbers = number(spent.clip, 2), number(spent.noise, 2), spent.looks, *both
     took = run.info.get("took_part", {})
@@ -158,7 +170,7 @@ def _budget(run: Run, spent: SpentBudget | None) -> dict[str, Any] | None:
     path = [(r, spent_after(run.study, run.method, r)) for r in sorted({round(rounds * k / 40) for k in range(41)})]
     return {
         "of": spent.of,
-        "said": Markup(said).format(*numbers),
+        "said": Markup(text).format(*numbers),
         "covers": listed([Markup.escape(c) for c in spent.covers], 9),
         "leaves_out": listed([Markup.escape(c) for c in spent.leaves_out], 9),
         "sites": [
@@ -169,41 +181,38 @@ def _budget(run: Run, spent: SpentBudget | None) -> dict[str, Any] | None:
     }
 
 
-def _spending(path: list[tuple[int, float]], width: int) -> Markup:
+def _spending(path: Sequence[tuple[int, float]], width: int) -> Markup:
     """Epsilon against rounds."""
-    left, right, top, bottom = 44.0, width - 20.0, svg.ABOVE, svg.ABOVE + 130.0
-    x = svg.AxisScale(0.0, float(max(1, path[-1][0])), left, right)
-    y = svg.AxisScale(0.0, max(e for _, e in path) * 1.1 or 1.0, bottom, top)
-    marks = [(v, number(v, 1)) for v in svg.ticks(0.0, max(e for _, e in path), 4)]
-    parts = [svg.text(0, top - 10, "epsilon spent", "axis"), *svg.axis_left(x, y, marks)]
-    curve = svg.path([(x(float(r)), y(e)) for r, e in path], kind="line")
-    parts.append(svg.tag("g", curve, class_="verdict calm strong"))
-    for r in (path[0][0], path[-1][0]):
-        parts.append(svg.text(x(float(r)), bottom + 16, str(r), "tick", "middle"))
-    parts.append(svg.text((left + right) / 2, bottom + 16, "rounds in which a site took part", "axis", "middle"))
-    first, middle, last = (e for _, e in (path[0], path[len(path) // 2], path[-1]))
-    said = f"Epsilon {first:.2f} before the first round, {middle:.2f} half-way, {last:.2f} at the end."
-    return svg.plot(width, bottom + 26, "What of the privacy budget is spent after how many rounds", said, parts)
+    rounds, spent = [float(r) for r, _ in path], [e for _, e in path]
+    first, middle, last = spent[0], spent[len(spent) // 2], spent[-1]
+    text = f"Epsilon {first:.2f} before the first round, {middle:.2f} half-way, {last:.2f} at the end."
+    line = Series("epsilon", "", "series strong calm", rounds, spent, text)
+    panel = Panel("epsilon spent", [line], 0.0, max(spent) * 1.1 or 1.0)
+    title, axis = "What of the privacy budget is spent after how many rounds", "rounds in which a site took part"
+    end = max(1.0, rounds[-1])
+    return curves(Curves(title, text, [panel], axis, 0.0, end, axes.round_ticks(0.0, end, 4), (130.0, 130.0)), width)
 
 
-def _bars(sites: list[str], rows: np.ndarray, named: list[int], width: int) -> Markup:
+def _distances(sites: Sequence[str], rows: np.ndarray, named: Sequence[int], width: int) -> Markup:
     """A line from the lowest to the highest tenth of rounds and a dot at the median, for each site."""
-    order = np.argsort(-np.nanmedian(rows, 0), kind="stable")[:40]
-    low, middle, high = (np.nanquantile(rows, q, axis=0) for q in (0.1, 0.5, 0.9))
-    left, right, step = 130.0, width - 20.0, 22.0
-    top, bottom = svg.ABOVE, svg.ABOVE + step * len(order)
-    x = svg.AxisScale(0.0, max(4.0, float(np.nanmax(high)) * 1.05), left, right)
-    parts = [svg.text(0, top - 10, "times as far as the median site", "axis")]
-    for value in (1.0, NAMED):
-        parts.append(svg.path([(x(value), top), (x(value), bottom)], kind="zero"))
-        parts.append(svg.text(x(value), bottom + 16, f"{value:g}", "tick", "middle"))
-    said = []
-    for k, i in enumerate(order):
-        y, words = top + step * (k + 0.5), f"{sites[i]}: {middle[i]:.1f} ({low[i]:.1f} to {high[i]:.1f})"
-        said.append(words)
-        kind = "verdict loss" if int(i) in named else "verdict calm"
-        dot = svg.tag("circle", svg.tip(words), cx=x(float(middle[i])), cy=y, r=4, class_="dot")
-        line = svg.path([(x(float(low[i])), y), (x(float(high[i])), y)], kind="interval")
-        parts.append(svg.tag("g", line, dot, class_=kind))
-        parts.append(svg.text(left - 10, y + 4, sites[i][:18], "label", "end"))
-    return svg.plot(width, bottom + 24, "How far each site’s reports lay from the centre", "; ".join(said) + ".", parts)
+    low, middle, high = (np.nanquantile(rows, q, axis=0).tolist() for q in (0.1, 0.5, 0.9))
+    shown = [
+        IntervalRow(
+            sites[i],
+            f"{sites[i]}: {middle[i]:.1f} ({low[i]:.1f} to {high[i]:.1f})",
+            Interval(middle[i], low[i], high[i]),
+            [Mark(middle[i], size=4.5)],
+            kind="verdict loss" if i in named else "verdict calm",
+        )
+        for i in np.argsort(-np.nanmedian(rows, 0), kind="stable")[:40].tolist()
+    ]
+    title, axis = "How far each site’s reports lay from the centre", "times as far as the median site"
+    _, most = axes.interval_domain([row.interval for row in shown])
+    levels = [(1.0, "1, the median site"), (NAMED, f"{NAMED:g}, named beyond")]
+    figure = IntervalRows(title, shown, axis, 0.0, max(4.0, most), step=(24.0, 40.0), references=levels)
+    return interval_rows(figure, width)
+
+
+SECTION = Section(
+    contents, lambda page: page.run is not None and has_protection(page.run), (means.ROUND, means.OUTLYING)
+)

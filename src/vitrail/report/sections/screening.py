@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 from markupsafe import Markup
@@ -15,28 +15,37 @@ from vitrail.quality.screening.result import LABEL, Finding, Screening
 from vitrail.quality.screening.text import calm, cause_text, twin_sentences
 from vitrail.report.charts.heatmap import strengths
 from vitrail.report.pages.frame import fill, fill_part, write_page
+from vitrail.report.sections.section import Contents, Section
 from vitrail.report.text import LAYERS, listed, name
 from vitrail.study.model import Study
+
+if TYPE_CHECKING:
+    from vitrail.report.pages.run import Page
 
 SHOWN = 10  # findings of a kind, before they are folded
 RESULTS = "benchmarks/faults/results/planted_faults.md"
 
 
-def contents(told: Screening, deployed: bool = False, pseudonyms: Sequence[str] = ()) -> dict[str, Any]:
-    """What parts/fit.html is given."""
-    wrong, maybe = ([f for f in told.findings if f.wrong is kind] for kind in (True, False))
-    judged = told.sites[told.sites["judged"].eq(True)]
+def contents(page: Page) -> Contents:
+    assert page.screening is not None, "the section needs a screening"
+    info = page.run.info if page.run else {}
+    return contents_of(page.screening, info.get("engine") == "deployed", info.get("pseudonyms", ()))
+
+
+def contents_of(screening: Screening, deployed: bool = False, pseudonyms: Sequence[str] = ()) -> Contents:
+    """What the template is given, on the page of a run and on one of its own."""
+    wrong, maybe = ([f for f in screening.findings if f.wrong is kind] for kind in (True, False))
+    judged = screening.sites[screening.sites["judged"].eq(True)]
     return {
-        "told": told,
-        "wrong": [*twin_sentences(told), *(sentence(f) for f in wrong)],
+        "wrong": [*twin_sentences(screening), *(sentence(f) for f in wrong)],
         "maybe": [sentence(f) for f in maybe],
-        "calm": calm(told),
+        "calm": calm(screening),
         "shown": SHOWN,
-        "rests": rests_on(told) if len(judged) else [],
-        "left_out": left_out(told.sites) + pseudonymous(told.sites, pseudonyms),
+        "rests": rests_on(screening) if len(judged) else [],
+        "left_out": left_out(screening.sites) + pseudonymous(screening.sites, pseudonyms),
         "next": next_step(wrong, deployed) if wrong else "",
-        "map": strengths(told.cells, list(told.sites["site"])) if len(judged) else None,
-        "columns": told.cells["feature"].nunique(),
+        "map": strengths(screening.cells, list(screening.sites["site"])) if len(judged) else None,
+        "columns": screening.cells["feature"].nunique(),
     }
 
 
@@ -46,17 +55,17 @@ def sentence(finding: Finding) -> Markup:
     return Markup("{}: {}").format(name(f"{finding.site}, {feature}"), cause_text(finding))
 
 
-def rests_on(told: Screening) -> list[str]:
+def rests_on(screening: Screening) -> list[str]:
     """What the findings are made of, and how often they are wrong."""
-    judged = told.sites[told.sites["judged"].eq(True)]
-    most, columns = int(judged["numbers"].max()), told.cells["feature"].nunique()
+    judged = screening.sites[screening.sites["judged"].eq(True)]
+    most, columns = int(judged["numbers"].max()), screening.cells["feature"].nunique()
     out = [
         f"Before the first round {several(len(judged), 'site')} published counts of {several(columns, 'column')}, the "
         f"outcome among them: at most {several(most, 'number')} of a column, and never more than one for every two "
         "rows. No row left a site. Each site is held against the others, by its counts, by how its columns go with "
         "each other and with the outcome, and by how well the others' rows predict its outcomes."
     ]
-    rate = f"{100 * told.alpha:.0f} in 100"
+    rate = f"{100 * screening.alpha:.0f} in 100"
     out.append(
         f"The bar is set so that at most {rate} federations of sites alike, without any fault, have a cell above it; "
         f"what was measured, and what is missed, is in {RESULTS}. Where sites really differ, a real difference can "
@@ -74,10 +83,10 @@ def left_out(sites: pd.DataFrame) -> list[Markup]:
     return [Markup("Not judged: {} ({}).").format(listed(who, len(who)), why) for why, who in same.items()]
 
 
-def next_step(found: Sequence[Finding], deployed: bool) -> Markup:
+def next_step(findings: Sequence[Finding], deployed: bool) -> Markup:
     """Whom to ask, and how the site sees its own rows behind a finding; where it took part from its own machine, it has
     its page already."""
-    one = len(found) == 1
+    one = len(findings) == 1
     ask = "This is a question to the site, not a verdict" if one else "These are questions to the sites, not verdicts"
     behind = f"its own rows behind {'it' if one else 'them'}"
     look = f"A site can look at {behind}, and nothing leaves the site:"
@@ -94,12 +103,12 @@ def pseudonymous(sites: pd.DataFrame, pseudonyms: Sequence[str]) -> list[Markup]
         return []
     many, of = len(pseudonyms), several(sites["site"].nunique(), "site")
     if many == 1:
-        said = f"1 of {of} published under a pseudonym: being the only one, it can be told by elimination."
+        text = f"1 of {of} published under a pseudonym: being the only one, it can be told by elimination."
     else:
-        said = f"{many} of {of} published under pseudonyms: "
-        said += "these cannot be matched to the scores except by who knows the mapping; "
-        said += "in a small federation one may still guess."
-    return [Markup("{}").format(said)]
+        text = f"{many} of {of} published under pseudonyms: "
+        text += "these cannot be matched to the scores except by who knows the mapping; "
+        text += "in a small federation one may still guess."
+    return [Markup("{}").format(text)]
 
 
 def refusals(shifts: pd.DataFrame) -> list[Markup]:
@@ -122,18 +131,24 @@ def refusals(shifts: pd.DataFrame) -> list[Markup]:
     return out
 
 
-def write_screen(study: Study, told: Screening, path: Path) -> Path:
+def write_screen(study: Study, screening: Screening, path: Path) -> Path:
     """The page of `vitrail screen`: nothing was trained."""
-    section = fill_part("parts/fit.html", **contents(told))
-    html = fill("screen.html", heat=True, study=study, told=told, section=section, rows=published(study, told))
+    section = fill_part(SECTION.template, **contents_of(screening))
+    rows = published(study, screening)
+    html = fill("screen.html", heat=True, study=study, screening=screening, section=section, rows=rows)
     return write_page(html, path, "screen")
 
 
-def published(study: Study, told: Screening) -> list[list[str]]:
+def published(study: Study, screening: Screening) -> list[list[str]]:
     """For each site: rows, numbers that it publishes in all and of a column at most, and whether it is judged."""
     out = []
-    for site, rows, _, judged, why in told.sites[["site", "rows", "numbers", "judged", "why not"]].to_numpy().tolist():
+    for site, rows, _, judged, why in (
+        screening.sites[["site", "rows", "numbers", "judged", "why not"]].to_numpy().tolist()
+    ):
         each = budget(study, int(rows)).values() if rows == rows else [0]
         counts = "" if rows != rows else f"{rows:.0f}"
         out.append([str(site), counts, str(sum(each)), str(max(each)), "yes" if judged else f"no: {why}"])
     return out
+
+
+SECTION = Section(contents, lambda page: page.screening is not None, heat=True)

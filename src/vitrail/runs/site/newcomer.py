@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 def adopt(run: Run, name: str, frame: pd.DataFrame) -> Run:
     """A new run with one more site. Its scores before fitting are those of round 0."""
     from vitrail.runs.evaluation import Evaluator, sizes_of
-    from vitrail.runs.result import HISTORY
+    from vitrail.runs.result import CLASS_SHARES, HISTORY
 
     _check(run, name)
     fits = run.method.newcomer()
@@ -68,6 +68,7 @@ def adopt(run: Run, name: str, frame: pd.DataFrame) -> Run:
             "sites": [*run.sites, name],
             "fingerprints": {**run.info["fingerprints"], name: data.fingerprint},
             "newcomers": [*run.info.get("newcomers", []), name],
+            CLASS_SHARES: {**run.info.get(CLASS_SHARES, {}), **judge.class_shares},
         },
         history=pd.concat([run.history, pd.DataFrame(history + judge.baseline(), columns=HISTORY)], ignore_index=True),
         ledger=pd.concat([run.ledger, _ledger(run, name, history)], ignore_index=True),

@@ -24,6 +24,7 @@ from vitrail.study.model import LOWER_IS_BETTER, SHARES, Study
 SCORES = ["method", "seed", "site", "split", "metric", "value"]
 CHANCE = ["seed", "site", "metric", "value"]  # what always giving the same answer comes to
 SPREAD = ["method", "seed", "site", "metric", "fold", "value"]
+SUMMARY = ["method", "metric", "mean", "mean_low", "mean_high", "worst_site", "worst", "worst_low", "worst_high"]
 VERDICTS = ["site", "metric", "method", "alone", "joined", "gain", "low", "high", "verdict", "why"]
 VERDICTS += ["harm", "least", "rows", "needed", "same", "harm_share"]
 VERDICTS += ["brier_alone", "brier_joined", "brier_same"]  # of classes and times: beside the yardstick
@@ -87,8 +88,7 @@ class Comparison(Plottable):
             mean = self.between(str(method), str(metric), table)
             worst = self.between(str(method), str(metric), table[[who]]) if who else (math.nan,) * 3
             out.append((method, metric, *mean, who, *worst))
-        columns = ["method", "metric", "mean", "mean_low", "mean_high", "worst_site", "worst", "worst_low"]
-        return pd.DataFrame(out, columns=[*columns, "worst_high"])
+        return pd.DataFrame(out, columns=SUMMARY)
 
     def between(self, method: str, metric: str, table: pd.DataFrame) -> tuple[float, float, float]:
         """The mean over these sites [seed, site] and its interval: over folds where there are any, else over seeds."""

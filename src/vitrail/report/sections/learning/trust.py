@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from markupsafe import Markup
 
-from vitrail.analysis.trust import Trust, groups
-from vitrail.core.facts import OWN
+from vitrail.analysis.trust import Trust, groups, read_trust
+from vitrail.core import facts as means
 from vitrail.core.text import several
 from vitrail.report.sections.learning.matrix import matrix
-from vitrail.report.sections.learning.sources import LearningSources
+from vitrail.report.sections.learning.sources import LearningSources, read_learned
 from vitrail.report.sections.learning.user import user_figure, weights_figures
 from vitrail.report.sections.learning.wording import GIVEN, cost, trust_sentences, user_sentences, words_of
+from vitrail.report.sections.section import Contents, Section, run_of
+from vitrail.report.text import metric_words
 from vitrail.stats.linkage import Join
+
+if TYPE_CHECKING:
+    from vitrail.report.pages.run import Page
 
 
 class Matrix(NamedTuple):
@@ -29,8 +34,30 @@ class Matrix(NamedTuple):
     cannot: str
 
 
-def contents(learned: LearningSources, words: str) -> dict[str, Any]:
-    """What the template is given; `words` of the metric."""
+DRAWS = (
+    means.ROUND,
+    means.TRUST,
+    means.SHARE,
+    means.VANISHED,
+    means.STOPPED,
+    means.GRADIENTS,
+    means.TO_ALONE,
+    means.TO_SHARED,
+    means.BETWEEN,
+    means.AGREED,
+    means.ALONE_WEIGHT,
+    means.ALONE_BIAS,
+)
+
+
+def contents(page: Page) -> Contents:
+    learned = read_learned(run_of(page))
+    assert learned is not None, "the section needs trust or shares"
+    return contents_of(learned, metric_words(page.metric))
+
+
+def contents_of(learned: LearningSources, words: str) -> Contents:
+    """`words` of the metric."""
     trust = learned.trust
     order, joins = groups(_compared(trust))
     return {
@@ -65,7 +92,7 @@ def _views(trust: Trust, order: Sequence[int], joins: Sequence[Join], word: str)
 def _whose(learned: LearningSources, site: str) -> str:
     """Of which models the weights of a site are drawn."""
     models = set() if learned.weights is None else set(learned.weights.loc[learned.weights["site"] == site, "model"])
-    return "each" if len(models) > 1 else "its" if OWN in models else "its local"
+    return "each" if len(models) > 1 else "its" if means.OWN in models else "its local"
 
 
 def _not_drawn(learned: LearningSources) -> str:
@@ -73,7 +100,7 @@ def _not_drawn(learned: LearningSources) -> str:
     if learned.weights is None:
         why = "this network has hidden layers, so that no single weight belongs to a feature"
         return f"Learned weights are not drawn: {why}."
-    if OWN in set(learned.weights["model"]):
+    if means.OWN in set(learned.weights["model"]):
         return ""
     return "Learned weights of the sites’ own models are not drawn: these are on the sites’ own machines."
 
@@ -138,3 +165,11 @@ def _weights(trust: Trust, order: Sequence[int], joins: Sequence[Join], word: st
         "shares sum to 1 however small the gain is, and a round in which a site kept to its own model counts as 1 for "
         "itself.",
     )
+
+
+SECTION = Section(
+    contents,
+    lambda page: page.run is not None and read_trust(page.run.sites, page.run.facts) is not None,
+    DRAWS,
+    heat=True,
+)

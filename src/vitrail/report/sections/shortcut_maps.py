@@ -8,16 +8,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from markupsafe import Markup
 
-from vitrail.analysis.shortcuts.detector import ShortcutSignals
-from vitrail.analysis.shortcuts.wording import LOOK, LOOK_THERE, calm, labels_of, percent, sentences
-from vitrail.core.text import number, several, shorten_all
+from vitrail.analysis.shortcuts.detector import ShortcutSignals, read_standing
+from vitrail.analysis.shortcuts.wording import labels_of, percent
+from vitrail.core import facts as means
+from vitrail.core.text import number, several
 from vitrail.report.charts import svg
-from vitrail.report.text import name
+from vitrail.report.charts.grid import Cell, Grid, grid
+from vitrail.report.sections.section import Contents, Section, has_fact, run_of
+
+if TYPE_CHECKING:
+    from vitrail.report.pages.run import Page
 
 SHOWN, SLACK = 24, 30  # classes in a map; so many are not worth leaving out
 LISTED = 5  # cells in the table of the least usual
@@ -80,20 +86,20 @@ KINDS = {
 }
 
 
-def stands_out(
-    standing: ShortcutSignals, sites: Sequence[str], levels: Sequence[str], deployed: bool
-) -> dict[str, Any]:
-    """What the sentences on top are made of."""
-    said = sentences(standing, sites, labels_of(levels, standing))
-    return {
-        "said": [(name(f"{s.site}, class {s.label}"), s.what, s.sure, s.ask) for s in said],
-        "calm": calm(standing),
-        "look": LOOK_THERE if deployed else LOOK,
-        "level": f"{100 * standing.level:g}",
-    }
+STANDING = (means.TRAVEL, means.PIECE, means.EASY, means.PROTOTYPE_DISTANCE)
 
 
-def contents(standing: ShortcutSignals, sites: Sequence[str], levels: Sequence[str]) -> dict[str, Any]:
+def read_signals(page: Page) -> ShortcutSignals:
+    signals = read_standing(run_of(page).facts)
+    assert signals is not None, "the section needs signals"
+    return signals
+
+
+def contents(page: Page) -> Contents:
+    return contents_of(read_signals(page), run_of(page).sites, run_of(page).study.target.levels)
+
+
+def contents_of(standing: ShortcutSignals, sites: Sequence[str], levels: Sequence[str]) -> Contents:
     """The maps, and the least usual cells."""
     labels, shown = labels_of(levels, standing), _columns(standing)
     maps = {kind: _map(standing, sites, labels, shown, kind) for kind in KINDS if kind in standing.usual}
@@ -133,49 +139,33 @@ def _map(
 ) -> Map:
     """Row: a site; column: a class."""
     how, (values, usual, apart) = KINDS[kind], _values(standing, kind)
-    flagged = {(f.site, f.label): f.chance for f in standing.found}
-    short, heads = shorten_all(sites, 22), shorten_all([labels[c] for c in shown], 20)
-    left, longest = svg.names_room(short.values()), max(map(len, heads.values()), default=0)
-    wide = max(22.0, min(52.0, (svg.WIDE - left - 30) // max(len(shown), 1)))
-    high, top, edge = 26.0 if len(sites) <= 20 else 18.0, 4.0, 3.0
-    bottom, digits = top + high * len(sites), _digits(values[:, shown]) if not how.shares else 0
-    names, cells, marks, said = [], [], [], []
-    for row, site in enumerate(sites):
-        y = top + high * row
-        names.append(svg.text(left - 8, y + high / 2 + 4, short[site], "name", "end", site))
-        for column, label in enumerate(shown):
-            value, off, x = float(values[row, label]), float(apart[row, label]), edge + wide * column
-            known, box = math.isfinite(value), {"x": x, "y": y, "width": wide - 1, "height": high - 1}
-            part = max(-1.0, min(1.0, off / how.full)) if math.isfinite(off) else 0.0
-            write = percent if how.shares else (lambda v: number(v, digits))
-            words = f"{site}, {labels[label]}: "
-            words += how.say.format(write(value), write(float(usual[row, label]))) if known else "not told"
-            tone = svg.shade(part) if known else "none"
-            cells.append(svg.tag("rect", svg.tip(words), **box, class_=tone))
-            if known and wide >= 22:
-                text = number(100 * value, 0) if how.shares else number(value, digits)
-                small = " tiny" if 6.6 * len(text) > wide - 4 or high < 20 else ""
-                cells.append(svg.text(x + (wide - 1) / 2, y + high / 2 + 4, text, svg.ink_on(tone) + small, "middle"))
-            if (row, label) in flagged:
-                said.append(f"{words}; stands out")
-                marks.append(svg.tag("rect", **box, class_="halo"))
-                marks.append(svg.tag("rect", **box, class_="flag"))
-                marks.append(svg.tag("circle", cx=x + wide - 2, cy=y + 1, r=4, class_="flag-dot"))
-    for column, label in enumerate(shown):
-        bold = "feature flagged" if any(f.label == label for f in standing.found) else "feature"
-        text = heads[labels[label]]
-        cells.append(svg.turned(edge + wide * (column + 0.5), bottom, text, bold, labels[label]))
-    room = svg.Drawing(edge + wide * len(shown) + 20, bottom + svg.turned_room(7.0 * longest + 8), [*cells, *marks])
+    flagged = {(f.site, f.label) for f in standing.found}
+    digits = 0 if how.shares else _digits(values[:, shown])
+
+    def cell(row: int, label: int) -> Cell:
+        value, off = float(values[row, label]), float(apart[row, label])
+        where = f"{sites[row]}, {labels[label]}: "
+        if not math.isfinite(value):
+            return Cell(f"{where}not told", flagged=(row, label) in flagged)
+        write = percent if how.shares else partial(number, digits=digits)
+        words = where + how.say.format(write(value), write(float(usual[row, label])))
+        tone = svg.shade(max(-1.0, min(1.0, off / how.full)) if math.isfinite(off) else 0.0)
+        text = number(100 * value, 0) if how.shares else number(value, digits)
+        return Cell(words, tone, text, (row, label) in flagged)
+
+    cells = [[cell(row, label) for label in shown] for row in range(len(sites))]
+    out = "; ".join(f"{c.words}; stands out" for row in cells for c in row if c.flagged)
+    bold = {labels[f.label] for f in standing.found}
+    height = 26.0 if len(sites) <= 20 else 18.0
+    drawn = Grid(sites, [labels[c] for c in shown], cells, (22.0, 52.0), height, 30.0, bold=bold)
     title = f"{how.title}: {several(len(sites), 'site')}, {several(len(shown), 'class', 'classes')}"
-    listen = "; ".join(said) + "." if said else "No cell stands out."
-    drawing = svg.scrolling_rows(svg.Drawing(left, bottom, names), room, title, listen)
-    return Map(kind.replace(" ", "-"), how.title, how.see, drawing)
+    return Map(kind.replace(" ", "-"), how.title, how.see, grid([drawn], title, f"{out or 'No cell stands out'}."))
 
 
 def _digits(values: np.ndarray) -> int:
     """So many decimals that the largest has two digits that count."""
-    known = np.abs(values[np.isfinite(values)])
-    most = float(known.max()) if known.size else 1.0
+    sizes = np.abs(values[np.isfinite(values)])
+    most = float(sizes.max()) if sizes.size else 1.0
     return min(4, max(0, 1 - math.floor(math.log10(most)))) if most > 0 else 1
 
 
@@ -196,3 +186,6 @@ def _small(chance: float) -> str:
     if not math.isfinite(chance):
         return "not told"
     return "< 0.0001" if chance < 0.0001 else number(min(chance, 1.0), 4 if chance < 0.01 else 2)
+
+
+SECTION = Section(contents, has_fact(*STANDING), STANDING, heat=True)

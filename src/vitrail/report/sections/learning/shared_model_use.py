@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from markupsafe import Markup
@@ -10,10 +10,15 @@ from markupsafe import Markup
 from vitrail.analysis.harm import HarmEstimate, chance_worse, expect_worse
 from vitrail.core import facts as means
 from vitrail.core.text import number, several, signed
+from vitrail.methods import named
 from vitrail.report.charts import svg
-from vitrail.report.sections.joint_choice import AlternativeCosts, cost_lines, share
+from vitrail.report.sections.learning.joint_choice import AlternativeCosts, cost_figure, share
+from vitrail.report.sections.section import Contents, Section, has_fact, run_of
 from vitrail.report.text import listed, name
 from vitrail.runs.result import Run
+
+if TYPE_CHECKING:
+    from vitrail.report.pages.run import Page
 
 DRAWS = (
     means.ROUND,
@@ -65,11 +70,11 @@ class SharedModelUse(NamedTuple):
 
 
 def read_agreed(run: Run) -> SharedModelUse | None:
-    told = [run.fact(what) for what in (means.MIX, means.MIX_COSTS, means.MIX_EPOCHS, means.TRIED)]
+    mix = [run.fact(what) for what in (means.MIX, means.MIX_COSTS, means.MIX_EPOCHS, means.TRIED)]
     sums = run.fact(means.AGAINST_ALONE)
-    if sums is None or any(t is None for t in told):
+    if sums is None or any(t is None for t in mix):
         return None
-    (epochs, own), costs, steps, tried = (t[-1].double().numpy() for t in told if t is not None)
+    (epochs, own), costs, steps, tried = (t[-1].double().numpy() for t in mix if t is not None)
     at = list(steps).index(epochs), list(tried).index(own)
     over = sums[-1][:, at[0], at[1]].tolist()
     shown = {}
@@ -80,36 +85,42 @@ def read_agreed(run: Run) -> SharedModelUse | None:
             by, alone, error = (float(v[i]) for v in losses if v is not None)
             if bool(agreed[i]) and np.isfinite([by, alone, error]).all() and (by, alone) != (0.0, 0.0):
                 shown[site] = AgreedLosses(by, alone, error, chance_worse(by - alone, error, over))
-    told_steps = [round(e) for e in steps]
+    whole_steps = [round(e) for e in steps]
     worse = expect_worse(over) if own < 1 else None
-    return SharedModelUse(run.sites, round(epochs), float(own), told_steps, tried.tolist(), costs, worse, shown)
+    return SharedModelUse(run.sites, round(epochs), float(own), whole_steps, tried.tolist(), costs, worse, shown)
 
 
 def start_words(epochs: int) -> str:
     return f"tuned for {several(epochs, 'epoch')}" if epochs else "the shared model as it is"
 
 
-def contents(found: SharedModelUse, keep: str) -> dict[str, Any]:
+def contents(page: Page) -> Contents:
+    use = read_agreed(run_of(page))
+    assert use is not None, "the section needs a mix"
+    return contents_of(use, named(lambda kind: kind.catalogue.alone)[0])
+
+
+def contents_of(use: SharedModelUse, keep: str) -> Contents:
     rows = [
         {
             "words": start_words(e),
-            "own": share(found.tried[int(found.costs[i].argmin())]),
-            "cost": number(float(found.costs[i].min()), 4),
-            "more": signed(float(found.costs[i].min()) - found.cost, 4),
-            "chosen": e == found.epochs,
+            "own": share(use.tried[int(use.costs[i].argmin())]),
+            "cost": number(float(use.costs[i].min()), 4),
+            "more": signed(float(use.costs[i].min()) - use.cost, 4),
+            "chosen": e == use.epochs,
         }
-        for i, e in enumerate(found.steps)
+        for i, e in enumerate(use.steps)
     ]
     for words, own in (("everybody with the shared model, nothing of one's own", 0.0), ("everybody alone", 1.0)):
-        if own in found.tried:
-            cost = float(found.costs[0, found.tried.index(own)])
-            told = {"cost": number(cost, 4), "more": signed(cost - found.cost, 4)}
-            rows.append({"words": words, "own": share(own), **told, "chosen": False})
-    sites = sorted(found.shown.items(), key=lambda item: -item[1].chance)
+        if own in use.tried:
+            cost = float(use.costs[0, use.tried.index(own)])
+            losses = {"cost": number(cost, 4), "more": signed(cost - use.cost, 4)}
+            rows.append({"words": words, "own": share(own), **losses, "chosen": False})
+    sites = sorted(use.shown.items(), key=lambda item: -item[1].chance)
     return {
-        "sentences": [_agreed(found), *_worse(found, keep)],
+        "sentences": [_agreed(use), *_worse(use, keep)],
         "rows": rows,
-        "figure": svg.twice(lambda width: _lines(found, width)) if len(found.tried) > 1 else "",
+        "figure": svg.twice(lambda width: _figure(use, width)) if len(use.tried) > 1 else "",
         "sites": [
             {
                 "site": s,
@@ -125,61 +136,61 @@ def contents(found: SharedModelUse, keep: str) -> dict[str, Any]:
     }
 
 
-def _agreed(found: SharedModelUse) -> Markup:
-    if found.own == 1:
+def _agreed(use: SharedModelUse) -> Markup:
+    if use.own == 1:
         what, how = name("to stay alone"), "every site predicts by its own model, so that nobody learns from anybody"
     else:
-        theirs = start_words(found.epochs) if not found.epochs else f"the shared model, {start_words(found.epochs)}"
-        what = Markup("on {}").format(
-            name(f"{share(found.own)} their own model, {share(1 - found.own)} the shared one")
-        )
+        theirs = start_words(use.epochs) if not use.epochs else f"the shared model, {start_words(use.epochs)}"
+        what = Markup("on {}").format(name(f"{share(use.own)} their own model, {share(1 - use.own)} the shared one"))
         how = f"a site's scores are so much of a model of its cases alone, and of {theirs}"
-        if found.epochs:
+        if use.epochs:
             how += " on its own cases"
-    lowest = float(found.costs[np.isfinite(found.costs)].min(initial=found.cost))
-    if found.cost <= lowest:
-        why = Markup("This had the lowest loss on cases that were left out, {} per case.").format(number(found.cost, 4))
+    lowest = float(use.costs[np.isfinite(use.costs)].min(initial=use.cost))
+    if use.cost <= lowest:
+        why = Markup("This had the lowest loss on cases that were left out, {} per case.").format(number(use.cost, 4))
     else:
-        said = "Its loss on cases that were left out, {} per case, is hardly above the lowest, {}, and of those it is "
-        said += "expected to serve fewest sites worse than alone."
-        why = Markup(said).format(number(found.cost, 4), number(lowest, 4))
+        text = "Its loss on cases that were left out, {} per case, is hardly above the lowest, {}, and of those it is "
+        text += "expected to serve fewest sites worse than alone."
+        why = Markup(text).format(number(use.cost, 4), number(lowest, 4))
     return Markup("All sites together agreed {}: {}. {}").format(what, how, why)
 
 
-def _worse(found: SharedModelUse, keep: str) -> list[Markup]:
-    if found.own == 1:
+def _worse(use: SharedModelUse, keep: str) -> list[Markup]:
+    if use.own == 1:
         return [Markup("Nobody is served worse than alone: everybody is alone.")]
     out = []
-    if found.worse is None:
+    if use.worse is None:
         out.append(Markup("How many sites it serves worse than alone cannot be told of so few sites."))
     else:
-        w = found.worse
+        w = use.worse
         many = f"{number(w.share * w.sites, 1)} of {several(w.sites, 'site')} ({share(w.share)})"
-        told = "It is expected to serve {} worse than alone; in nine of ten such cases it is {} of them."
+        text = "It is expected to serve {} worse than alone; in nine of ten such cases it is {} of them."
         between = f"{w.low}" if w.low == w.high else f"{w.low} to {w.high}"
-        out.append(Markup(told).format(name(many), between))
-    if found.named:
+        out.append(Markup(text).format(name(many), between))
+    if use.named:
         who = [
             Markup("{} ({} per case more, give or take {}; likely at {})").format(
                 name(s), number(v.more, 4), number(v.error, 4), share(v.chance)
             )
-            for s in found.named
-            for v in (found.shown[s],)
+            for s in use.named
+            for v in (use.shown[s],)
         ]
-        told = "Whose own cases say that alone serves it better: {}. Such a site may keep its model: {}."
+        text = "Whose own cases say that alone serves it better: {}. Such a site may keep its model: {}."
         how = Markup("<code>vitrail predict … --keep {}</code>").format(keep)
-        out.append(Markup(told).format(listed(who, 12), how))
-    elif found.shown:
-        told = "Of {} that show it, none has cases of its own that say alone would serve it better."
-        out.append(Markup(told).format(several(len(found.shown), "site")))
-    if silent := [name(s) for s in found.sites if s not in found.shown]:
+        out.append(Markup(text).format(listed(who, 12), how))
+    elif use.shown:
+        text = "Of {} that show it, none has cases of its own that say alone would serve it better."
+        out.append(Markup(text).format(several(len(use.shown), "site")))
+    if silent := [name(s) for s in use.sites if s not in use.shown]:
         out.append(Markup("Not shown, as they wish or since they were not there: {}.").format(listed(silent, 12)))
     return out
 
 
-def _lines(found: SharedModelUse, width: int) -> Markup:
+def _figure(use: SharedModelUse, width: int) -> Markup:
     lines = [
-        AlternativeCosts(start_words(e), found.costs[i], svg.colour(i), e == found.epochs)
-        for i, e in enumerate(found.steps)
+        AlternativeCosts(start_words(e), use.costs[i], svg.colour(i), e == use.epochs) for i, e in enumerate(use.steps)
     ]
-    return cost_lines(width, found.tried, lines, (found.own, found.cost), "the shared model")
+    return cost_figure(width, use.tried, lines, (use.own, use.cost), "the shared model")
+
+
+SECTION = Section(contents, has_fact(means.AGAINST_ALONE), DRAWS)

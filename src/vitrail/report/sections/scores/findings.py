@@ -14,6 +14,7 @@ from vitrail.methods import TABLE
 from vitrail.metrics.skill import no_better, standings
 from vitrail.privacy.score_rounding import TEN
 from vitrail.report.charts.tables import ScoreTable, lead_method, methods_of, score_table, sites_of, traffic
+from vitrail.report.sections.section import Contents, Section
 from vitrail.report.text import METRICS, SAME, listed, metric_words, name, spoken
 from vitrail.runs.result import FOLDED, SHOWN, Run
 
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 
 RISKS = ("log_loss", "brier", "integrated_brier")  # scores of the risks themselves, and not of their order
 MANY = 4  # with more sites than that, the sites at which a method fails are also counted
+
+
+def contents(page: Page) -> Contents:
+    return {"findings": findings(page, page.table)}
 
 
 def headline(page: Page) -> str:
@@ -300,3 +305,6 @@ def _code(text: str) -> Markup:
     """Words between backquotes as code."""
     parts = text.split("`")
     return Markup().join(Markup("<code>{}</code>").format(p) if i % 2 else p for i, p in enumerate(parts))
+
+
+SECTION = Section(contents)

@@ -1,0 +1,106 @@
+"""The spread over sites: a row for each method, a dot for each site, and the worst site by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from markupsafe import Markup
+
+from vitrail.core.text import number
+from vitrail.report.charts import axes, svg
+from vitrail.report.charts.interval_rows import Head, IntervalRow, IntervalRows, Label, Mark, interval_rows
+from vitrail.report.sections.section import Contents, Section
+from vitrail.report.text import SAME, Interval, marked, metric_words, spoken
+
+if TYPE_CHECKING:
+    from vitrail.report.pages.run import Page
+
+DOT = 4.5  # pixels
+
+
+class MethodSpread(NamedTuple):
+    """One method's row."""
+
+    title: str
+    yardstick: bool
+    dots: list[tuple[str, float]]  # site, mean over seeds; NaN left out
+    worst: str | None  # the site, None with fewer than two
+    interval: Interval  # of the worst site
+
+
+def has_spread(page: Page) -> bool:
+    """More than one site, and a score."""
+    several = len(page.table.rows) > 1
+    return several and any(math.isfinite(score.value) for _, scores in page.table.rows for score in scores)
+
+
+def contents(page: Page) -> Contents:
+    """The method that serves its worst site best comes first."""
+    table, rows = page.table, []
+    for i, method in enumerate(table.methods):
+        dots = [(site, scores[i].value) for site, scores in table.rows if not math.isnan(scores[i].value)]
+        rows.append(MethodSpread(page.titles[method], method in page.yardsticks, dots, *table.worsts[i]))
+    served = {page.titles[m]: min(table.standings_of(m).values(), default=-math.inf) for m in table.methods}
+    rows.sort(key=lambda r: -served[r.title])
+    same = [(site, value) for site, value in table.chance.items() if math.isfinite(value)]
+    rows.append(MethodSpread(SAME, True, same, None, Interval(math.nan)))
+    return {"figure": spread_figure(rows, metric_words(page.metric), page.lower_is_better, page.few)}
+
+
+def spread_figure(
+    rows: Sequence[MethodSpread], axis: str, lower_is_better: bool, few: Mapping[str, str] = MappingProxyType({})
+) -> Markup:
+    """Rows in the order given. Hollow dots: sites of `few`, which stand on few rows."""
+    rows = [r for r in rows if r.dots]
+    return svg.twice(lambda width: _figure(rows, axis, lower_is_better, few, width)) if rows else Markup()
+
+
+def _figure(rows: Sequence[MethodSpread], axis: str, lower: bool, few: Mapping[str, str], width: int) -> Markup:
+    shown = [_row(row, lower, few, svg.is_narrow(width)) for row in rows]
+    low, high = axes.interval_domain((row.interval for row in shown), [v for row in rows for _, v in row.dots])
+    head: Head = (low, "← better", "start") if lower else (high, "better →", "end")
+    figure = IntervalRows(
+        f"Spread over sites: {axis}",
+        shown,
+        axis,
+        low,
+        high,
+        step=(40.0, 54.0),
+        letters=22,
+        heads=[head],
+        rail=True,
+        swarm=lambda places, room: axes.swarm(places, 2 * DOT, room),
+    )
+    return interval_rows(figure, width)
+
+
+def _row(row: MethodSpread, lower: bool, few: Mapping[str, str], narrow: bool) -> IntervalRow:
+    """A dot for each site, a diamond for the worst one, and an upright tick at the median site."""
+    middle = float(np.median([v for _, v in row.dots]))
+    marks = [_mark(row, site, value, few) for site, value in row.dots]
+    words = f"{row.title}: median {number(middle)}, worst {row.worst} {spoken(row.interval)}"
+    median = Mark(middle, "tick", "median", 12, f"{row.title}, median site: {number(middle)}")
+    kind = "name yard" if row.yardstick else "name"
+    if row.worst is None:
+        return IntervalRow(row.title, f"{row.title}: {number(middle)}", marks=[*marks, median], name_kind=kind)
+    name = Label(marked(row.worst, few), "worst-name", "end" if narrow or not lower else "start",
+                 f"{row.worst} {number(row.interval.value)}")  # fmt: skip
+    place = {"right": [name]} if narrow else {"beside": name}
+    interval = row.interval._replace(value=dict(row.dots).get(row.worst, math.nan))
+    return IntervalRow(row.title, words, interval, [*marks, median], line="whisker", name_kind=kind, **place)
+
+
+def _mark(row: MethodSpread, site: str, value: float, few: Mapping[str, str]) -> Mark:
+    words, hollow = f"{row.title}, {site}: {number(value)}", " few" if site in few else ""
+    words += f" (few held out: {few[site]})" if site in few else ""
+    if site != row.worst:
+        return Mark(value, "dot", f"dot{hollow}", DOT, words)
+    worst = f"worst: {spoken(row.interval)}" if row.interval.known else "the worst site"
+    return Mark(value, "diamond", f"worst{hollow}", 7, f"{words}; {worst}")
+
+
+SECTION = Section(contents, has_spread)
