@@ -75,7 +75,7 @@ def every_method() -> str:
     out = ["# Every method, as its file says it", "", which]
     for name, kind in {**methods.TABLE, **methods.PARTIES}.items():
         text = inspect.getdoc(sys.modules[kind.__module__] if name in methods.TABLE else kind) or ""
-        out += ["", f"## {kind.title}", "", f"`{name}`", "", as_markdown(text)]
+        out += ["", f"## {kind.catalogue.title}", "", f"`{name}`", "", as_markdown(text)]
     return "\n".join(out) + "\n"
 
 

@@ -18,14 +18,14 @@ from vitrail.deploy.identity.coordinator_folder import folder_of, invitation_of
 
 METHOD = '''"""Timid (a stranger's): FedAvg that goes half of the way."""
 from dataclasses import dataclass
-from typing import ClassVar
-from vitrail.plugin import tree_map
+from typing import Annotated
+from vitrail.plugin import Catalogue, Ge, tree_map
 from vitrail.methods import FedAvg
 
 @dataclass(frozen=True)
 class Timid(FedAvg):
-    title: ClassVar[str] = "Timid"
-    half: float = 0.5
+    catalogue = Catalogue("Timid")
+    half: Annotated[float, Ge(0)] = 0.5
 
     def merge(self, task, coord, up, roster):
         new, facts = super().merge(task, coord, up, roster)

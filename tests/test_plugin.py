@@ -18,13 +18,12 @@ ROOT = Path(__file__).parent.parent
 DEEP = re.compile(r"^from vitrail\.(?:core|engine|methods|nets|testing|privacy)\b.*$", re.MULTILINE)
 METHOD = '''"""Plugged: a stranger's method that knows the facade alone."""
 from dataclasses import dataclass
-from typing import ClassVar
 import vitrail as vt
-from vitrail.plugin import apply_update
+from vitrail.plugin import Catalogue, apply_update
 
 @dataclass(frozen=True)
 class Plugged(vt.methods.FedAvg):
-    title: ClassVar[str] = "Plugged"
+    catalogue = Catalogue("Plugged")
 
     def merge(self, task, coord, up, roster):
         return coord._replace(params=apply_update(coord.params, up.change, 2 * up.weight)), {}
@@ -72,7 +71,7 @@ def test_a_foreign_method_is_known_whatever_is_loaded_first(first: str, tmp_path
     (tmp_path / "plugged.py").write_text(METHOD)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: plugged-fl\nVersion: 1.0\n")
     (about / "entry_points.txt").write_text("[vitrail.methods]\nplugged = plugged:Plugged\n")
-    code = f"{first}\nimport vitrail as vt\nassert vt.methods.build('plugged').title == 'Plugged'"
+    code = f"{first}\nimport vitrail as vt\nassert vt.methods.build('plugged').catalogue.title == 'Plugged'"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 import vitrail as vt
 from tests.support.deploy.federation import Here
 from vitrail.cli import app
+from vitrail.core.declarations import WireRules
 from vitrail.core.exchange import Method
 from vitrail.data.datasets.catalogue import heart_disease, packaged
 from vitrail.deploy.consent.form import contract_text
@@ -39,7 +40,7 @@ from vitrail.runs.setup import resolve
 
 Q = "q_"  # before every name
 RUN = "0123456789abcdef"
-OURS = [name for name, kind in TABLE.items() if not kind.needs]  # columns
+OURS = [name for name, kind in TABLE.items() if not kind.catalogue.required_net]  # columns
 STUDY = vt.Study.load(packaged("heart_disease.toml"))  # it names a method
 ROWS = {name: frame.head(60) for name, frame in heart_disease().items()}  # what has a name has it in any row
 SMALL = {"training": {"rounds": 2}, "network": {"kind": "linear"}}
@@ -72,8 +73,12 @@ def renamed(kind: type) -> type:
     """The same exchange or method, seen from outside under other names."""
 
     class Renamed(kind):  # type: ignore[misc, valid-type]
-        judges = frozenset(Q + k for k in kind.judges)  # type: ignore[attr-defined]
-        hits = frozenset(Q + k for k in kind.hits)  # type: ignore[attr-defined]
+        @property
+        def wire(self) -> WireRules:
+            """With the names of its fields as they are seen from outside."""
+            wire = super().wire
+            names = {k: {Q + n for n in v} for k, v in vars(wire).items() if isinstance(v, Set)}
+            return dataclasses.replace(wire, **names)
 
         def invite(self, task: Any, coord: Any, roster: Any) -> Any:
             return super().invite(task, back(coord), roster)
@@ -98,12 +103,6 @@ def renamed(kind: type) -> type:
     if issubclass(kind, Method):
 
         class Whole(Renamed):
-            unsure = frozenset(Q + k for k in kind.unsure)
-
-            @property
-            def told(self) -> frozenset[str]:
-                return frozenset(Q + k for k in super().told)
-
             def state(self, task: Any, sites: int) -> Any:
                 return there(super().state(task, sites))
 
@@ -116,8 +115,8 @@ def renamed(kind: type) -> type:
             def models(self, task: Any, state: Any) -> Any:
                 return super().models(task, back(state))
 
-            def knows(self, state: Any) -> Any:
-                return super().knows(back(state))
+            def self_report(self, state: Any) -> Any:
+                return super().self_report(back(state))
 
             def predict(self, task: Any, state: Any, x: Any) -> Any:
                 return super().predict(task, back(state), x)
@@ -191,7 +190,7 @@ def said(folder: Path, methods: list[str], monkeypatch: pytest.MonkeyPatch) -> d
         refuse = ["--refuse", "va"] if asks(method) else []
         call(f"run {method}", "run", "study.toml", "--data", "data", "--out", method, "--method", method, *refuse)
         out[f"page of {method}"] = (folder / method / "report.html").read_text(encoding="utf-8")
-    alone = [m for m in methods if TABLE[m].alone or TABLE[m].pools_rows or m == methods[2]]
+    alone = [m for m in methods if TABLE[m].catalogue.alone or TABLE[m].catalogue.pools_rows or m == methods[2]]
     words = ["compare", "study.toml", "--data", "data", "--seeds", "1", "--folds", "2", "--workers", "1"]
     call("compare", *words, "--out", "compared", "--methods", ",".join(alone))
     out["page of the comparison"] = (folder / "compared" / "report.html").read_text(encoding="utf-8")
@@ -231,7 +230,7 @@ def told(method: str, folder: Path) -> tuple[str, Any]:
     return "\n".join(forms), run
 
 
-@pytest.mark.parametrize("method", [m for m in OURS if not TABLE[m].pools_rows])
+@pytest.mark.parametrize("method", [m for m in OURS if not TABLE[m].catalogue.pools_rows])
 def test_between_machines_it_is_the_same(method: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     form, run = told(method, tmp_path / "one")
     paged = asks(method) or method == OURS[0]  # the others' pages are compared above, as one machine writes them

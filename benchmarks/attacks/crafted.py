@@ -222,7 +222,9 @@ def cases() -> Iterator[tuple[str, Any]]:
                     f"attack {attack} {'on' if checks else 'off'} {seed}",
                     lambda a=attack, c=checks, s=seed: attacked(a, c, s),
                 )
-    for name in [n for n, kind in vt.methods.TABLE.items() if not kind.pools_rows and not kind.needs]:
+    for name in [
+        n for n, kind in vt.methods.TABLE.items() if not kind.catalogue.pools_rows and not kind.catalogue.required_net
+    ]:
         yield f"honest heart {name}", lambda n=name: alarms(heart(training={"rounds": 100}), heart_disease(), n)
     try:
         study, frames = gusto()

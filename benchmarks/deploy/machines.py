@@ -220,7 +220,7 @@ def equality(out: Path, rounds: int) -> None:
         "| method | sites' own tensors | shared tensors | scores, every round | ledger | seconds |",
         "| --- | ---: | ---: | ---: | --- | ---: |",
     ]
-    for method in (name for name, kind in methods.TABLE.items() if not kind.pools_rows):
+    for method in (name for name, kind in methods.TABLE.items() if not kind.catalogue.pools_rows):
         study, began = heart(method, rounds), time.perf_counter()
         with real(study) as (place, folder, _):
             far, named = Run.load(folder), json.loads((folder / "deployed.json").read_text())["run"]
@@ -236,7 +236,11 @@ def equality(out: Path, rounds: int) -> None:
             assert len(both) == len(near.history) == len(far.history)
             worst[2] = float((both.value - both.value_far).abs().max())
             same = near.ledger.equals(far.ledger)
-            cells = [near.method.title, *(f"{w:.1e}" if w else "0" for w in worst), "same" if same else "OTHER"]
+            cells = [
+                near.method.catalogue.title,
+                *(f"{w:.1e}" if w else "0" for w in worst),
+                "same" if same else "OTHER",
+            ]
             text.append(f"| {' | '.join(cells)} | {time.perf_counter() - began:.0f} |")
             print(text[-1], flush=True)
     out.write_text("\n".join(text) + "\n")

@@ -48,7 +48,7 @@ def clean_rows(stages: Stages, rules: Iterable[str]) -> list[str]:
     for part in PARTS:
         for cut, said in words.items():
             for rule in rules:
-                cases = [c for c in seen(stages, rule) if not c.kinds and (c.part, c.partition) == (part, cut)]
+                cases = [c for c in seen(stages, rule) if not c.kinds and (c.part, c.cut) == (part, cut)]
                 alarms = [bool(c.said) for c in cases]
                 if cases:
                     rows.append([part, said, SAID[rule], len(cases), sum(alarms), share(alarms)])
@@ -57,7 +57,7 @@ def clean_rows(stages: Stages, rules: Iterable[str]) -> list[str]:
 
 def clean_alarms(stages: Stages) -> list[str]:
     """Every alarm in a clean federation, and each table's count."""
-    cases = [c for c in seen(stages, "screen") if not c.kinds and c.partition != "natural"]
+    cases = [c for c in seen(stages, "screen") if not c.kinds and c.cut != "natural"]
     rows = []
     for name in dict.fromkeys(c.data or "small sites" for c in cases):
         mine = [c for c in cases if (c.data or "small sites") == name]
@@ -83,7 +83,7 @@ def natural_rows(stages: Stages, kinds: dict[str, Kind], known: bool) -> list[st
     """The sites as they are in the data: what is found beyond what is said without any fault."""
     rows = []
     for rule in ("screen", "first", "summaries", "margins"):
-        every = [c for c in seen(stages, rule) if c.partition == "natural"]
+        every = [c for c in seen(stages, rule) if c.cut == "natural"]
         base = {c.data: {(x[0], x[1]) for x in c.said} for c in every if not c.kinds}
         for part in PARTS:
             names = [*dict.fromkeys(c.data for c in every if c.part == part), "all"]
@@ -105,7 +105,7 @@ def natural_rows(stages: Stages, kinds: dict[str, Kind], known: bool) -> list[st
 def natural_names(stages: Stages) -> list[str]:
     rows = []
     for c in seen(stages, "screen"):
-        if c.partition == "natural" and not c.kinds:
+        if c.cut == "natural" and not c.kinds:
             said = "; ".join(f"{x[0]}: {x[1]} ({x[2]}, {x[3]:g})" for x in c.said)
             rows.append([c.data, len(c.said), said or "none", stages["screen"][c.tag]["others differ"]])
     return table("data | likely wrong | which (cause, times the bar) | told as differing", rows)
@@ -129,14 +129,14 @@ def goals(stages: Stages, kinds: dict[str, Kind], rule: str) -> list[str]:
             cells.append(f"{got.mean():.3f} ({low:.2f} to {high:.2f}) of {len(got)}: {verdict}")
         rows.append([words, f">= {least}" if least is not None else f"<= {most}", *cells])
 
-    base = {c.data: {(x[0], x[1]) for x in c.said} for c in every if c.partition == "natural" and not c.kinds}
+    base = {c.data: {(x[0], x[1]) for x in c.said} for c in every if c.cut == "natural" and not c.kinds}
     for words, known, bounds in (
         ("kinds known", True, (0.97, 0.95, 0.05)),
         ("kinds made up later", False, (0.9, 0.85, 0.1)),
     ):
 
         def pick(c: Case, known: bool = known) -> bool:
-            return len(c.kinds) == 1 and c.partition == "lot" and harmful(c) and (c.kinds[0] in KINDS) == known
+            return len(c.kinds) == 1 and c.cut == "lot" and harmful(c) and (c.kinds[0] in KINDS) == known
 
         put(f"{words}: guilty site first", bounds[0], 0, lambda c: c.first, pick)
         put(f"{words}: cell or label found", bounds[1], 0, lambda c: c.found(kinds), pick)
@@ -146,14 +146,14 @@ def goals(stages: Stages, kinds: dict[str, Kind], rule: str) -> list[str]:
     both = lambda c: {site for site, _ in c.guilty} == {*c.order[:2]}  # noqa: E731
     put("two faulty sites: both first", 0.85, 0, both, lambda c: len(c.kinds) == 2 and harmful(c))
     for cut, words in (("lot", "clean, usual size: with an alarm"), ("small", "clean, small sites: with an alarm")):
-        put(words, None, ALARM, lambda c: bool(c.said), lambda c, cut=cut: c.partition == cut and not c.kinds)
+        put(words, None, ALARM, lambda c: bool(c.said), lambda c, cut=cut: c.cut == cut and not c.kinds)
 
     def natural(c: Case) -> bool:  # where it is also known what is said without a fault
-        return c.partition == "natural" and harmful(c) and len(c.kinds) == 1 and c.kinds[0] in KINDS and c.data in base
+        return c.cut == "natural" and harmful(c) and len(c.kinds) == 1 and c.kinds[0] in KINDS and c.data in base
 
     put("natural: called likely wrong", 0.8, 0, lambda c: c.found(kinds), natural)
     put("natural: new false cells a run", None, 0.2, lambda c: len(c.others(base.get(c.data, ()))), natural)
-    alone = {p: [len(c.said) for c in every if c.part == p and c.partition == "natural" and not c.kinds] for p in PARTS}
+    alone = {p: [len(c.said) for c in every if c.part == p and c.cut == "natural" and not c.kinds] for p in PARTS}
     said = [
         f"{max(n)} of {len(n)}: {'holds' if max(n) <= 1 else '**does not hold**'}" if n else "-" for n in alone.values()
     ]
@@ -166,7 +166,7 @@ def versus(stages: Stages, kinds: dict[str, Kind], rival: str) -> list[str]:
     theirs, rows = {c.tag: c for c in seen(stages, rival)}, []
     for part in ("test", "fresh"):
         for words, known in (("known", True), ("made up later", False)):
-            cases = [c for c in seen(stages, "screen") if len(c.kinds) == 1 and c.partition == "lot" and c.part == part]
+            cases = [c for c in seen(stages, "screen") if len(c.kinds) == 1 and c.cut == "lot" and c.part == part]
             cases = [c for c in cases if harmful(c) and c.tag in theirs and (c.kinds[0] in KINDS) == known]
             both = [(c.found(kinds), theirs[c.tag].found(kinds)) for c in cases]
             ways = ((True, True), (True, False), (False, True), (False, False))
@@ -177,7 +177,7 @@ def versus(stages: Stages, kinds: dict[str, Kind], rival: str) -> list[str]:
 
 def weak_points(stages: Stages, kinds: dict[str, Kind]) -> list[str]:
     """What speaks against the rule on the fresh tables, worst first: where a fault of six or more goes unseen."""
-    cases = [c for c in seen(stages, "screen") if c.part == "fresh" and c.partition == "lot" and len(c.kinds) == 1]
+    cases = [c for c in seen(stages, "screen") if c.part == "fresh" and c.cut == "lot" and len(c.kinds) == 1]
     cases, theirs = [c for c in cases if harmful(c)], {c.tag: c for c in seen(stages, "summaries")}
     groups: dict[str, list[Case]] = {}
     for c in cases:
@@ -281,7 +281,7 @@ def report(stages: Stages, kinds: dict[str, Kind], judges: dict[str, dict[str, i
     for part, words in reversed(PARTS.items()):
 
         def pick(c: Case, part: str = part, known: bool = True) -> bool:
-            return c.part == part and c.partition == "lot" and harmful(c) and (c.kinds[0] in KINDS) == known
+            return c.part == part and c.cut == "lot" and harmful(c) and (c.kinds[0] in KINDS) == known
 
         def unseen(c: Case, pick: Callable[..., bool] = pick) -> bool:
             return pick(c, known=False)
@@ -310,7 +310,7 @@ def report(stages: Stages, kinds: dict[str, Kind], judges: dict[str, dict[str, i
         picked: Pick = lambda c: c.tag in sample  # noqa: E731
         section("With the rules that need training", said, compare(stages, kinds, picked, trained, False))
     said = "For completeness, some of the faults that cost their site less than the bound."
-    pick_all: Pick = lambda c: c.partition == "lot" and not harmful(c) and bool(c.harm)  # noqa: E731
+    pick_all: Pick = lambda c: c.cut == "lot" and not harmful(c) and bool(c.harm)  # noqa: E731
     section("Harmless faults", said, compare(stages, kinds, pick_all, rules, False))
     section("Two faulty sites, both faults harmful, kinds known", "", two_faults(stages, kinds, rules))
     section("Clean federations by lot", "", clean_rows(stages, rules), clean_alarms(stages))

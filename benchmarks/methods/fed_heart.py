@@ -141,7 +141,7 @@ def main() -> None:
         by_site = {s: statistics.mean(r[s] for r in runs) for s in sites}
         worst = min(by_site, key=by_site.__getitem__)
         published = f"{PUBLISHED[name]:.3f}" if name in PUBLISHED else ""
-        title = vt.methods.TABLE[name].title if name in vt.methods.TABLE else "(the majority)"
+        title = vt.methods.TABLE[name].catalogue.title if name in vt.methods.TABLE else "(the majority)"
         row = [title, f"{mean:.3f}", f"{low:.3f} to {high:.3f}", published]
         row += [f"{v:.3f}" for v in by_site.values()] + [f"{by_site[worst]:.3f} ({worst})"]
         lines.append("| " + " | ".join(row) + " |")

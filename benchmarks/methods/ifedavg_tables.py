@@ -201,7 +201,7 @@ def stack(method: AnyMethod, member: torch.Tensor) -> AnyMethod:
     of = member.argmax(0)
 
     class Stack(type(method)):  # type: ignore[misc]
-        sees = "each"
+        wire = dataclasses.replace(method.wire, aggregation="each")
 
         def coord(self, task: Task, sites: int) -> Shared:
             return Shared(clone(to_all(super().coord(task, sites).params, len(member))))
@@ -240,7 +240,7 @@ def trained(
     for at, s in enumerate(job.seeds):
         parts = list(split(data, s))
         tests |= {(at, site): (x, y) for site, _, _, x, y in parts}
-        if method.pools_rows:
+        if method.catalogue.pools_rows:
             xs, ys = (np.concatenate([part[i] for part in parts]) for i in (1, 2))
             parts = [("all sites", xs, ys, xs[:0], ys[:0])]
         for site, x, y, *_ in parts:
@@ -248,7 +248,7 @@ def trained(
             named.append((f"{SEEDS[s]} {site}", torch.from_numpy(x), hot, weights(y, classes)))
             seed_of[named[-1][0]] = at
     sites = gather_sites(named).to(device)
-    net = MLP(data["x"].shape[1], classes, (128, 64), 0.2).framed(method.ends())
+    net = MLP(data["x"].shape[1], classes, (128, 64), 0.2).framed(method.needs.adapters)
     starts = [net.init(torch.Generator().manual_seed(key(SEEDS[s], "init"))) for s in job.seeds]
     plain = [Task(net, {k: v.to(device) for k, v in start.items()}) for start in starts]
     tasks = [training.apply_to(task, method) for task in plain]
@@ -257,7 +257,7 @@ def trained(
     coord = joined([method.coord(t, len(of)) for t in tasks], torch.stack)
     if len(tasks) == 1:
         coord = method.coord(tasks[0], len(of))
-    elif method.federated:
+    elif method.catalogue.federated:
         method = stack(method, torch.nn.functional.one_hot(of, len(tasks)).T.float().contiguous())
     engine = Engine(tasks[0], method, sites, training, 0)  # 0: the seeds are in the names
     moment = engine.start()._replace(coord=coord, state=map_tensors(lambda t: t[of], state))
@@ -269,7 +269,7 @@ def trained(
     out: list[dict[str, list[float]]] = [{m: [] for m in METRICS} for _ in job.seeds]
     for at, s in enumerate(job.seeds):
         for site in data["names"].tolist():
-            spot = sites.names.index(f"{SEEDS[s]} {'all sites' if method.pools_rows else site}")
+            spot = sites.names.index(f"{SEEDS[s]} {'all sites' if method.catalogue.pools_rows else site}")
             own = map_tensors(lambda t, i=spot: t[i : i + 1], settled)  # type: ignore[misc]
             x, y = tests[at, site]
             with torch.no_grad():

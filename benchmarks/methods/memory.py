@@ -21,7 +21,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "src"))  # a GPU machine may 
 
 import ifedavg_tables as tables
 
-from vitrail.core.exchange import Adapters
+from vitrail.core.declarations import Adapters, Catalogue, Needs
 from vitrail.engine.rounds import AnyMethod, Training
 from vitrail.methods import APFL, Centralized, Ditto, FedAvg, IFedAvg, Local
 
@@ -40,18 +40,14 @@ SEED = 8273  # the one that was run with the authors' program
 
 @dataclass(frozen=True)
 class Averaged(FedAvg):
-    title: ClassVar[str] = "FedAvg with ends, averaged too"
-
-    def ends(self) -> Adapters:
-        return Adapters(True, "each")
+    catalogue = Catalogue("FedAvg with ends, averaged too")
+    needs = Needs(adapters=Adapters(True, "each"))
 
 
 @dataclass(frozen=True)
 class LocalEnds(Local):
-    title: ClassVar[str] = "Local with ends"
-
-    def ends(self) -> Adapters:
-        return Adapters(True, "each")
+    catalogue = Catalogue("Local with ends", baseline="alone")
+    needs = Needs(adapters=Adapters(True, "each"))
 
 
 METHODS: tuple[AnyMethod, ...] = (
@@ -61,7 +57,7 @@ WITH_ENDS: tuple[AnyMethod, ...] = (Averaged(), LocalEnds())  # on the smaller t
 
 
 def words(method: AnyMethod) -> str:
-    return method.title + (f", momentum {method.momentum}" if method.momentum else "")
+    return method.catalogue.title + (f", momentum {method.momentum}" if method.momentum else "")
 
 
 def schedule(args: argparse.Namespace, data: dict[str, Any]) -> list[str]:

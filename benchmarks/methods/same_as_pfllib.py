@@ -215,7 +215,7 @@ def compared(w: World, case: Case) -> Iterator[tuple[float, str]]:
             for i, theirs_ in enumerate(kept):
                 mine = {k: v[i] for k, v in getattr(m.state, case.ours).items()}
                 own = max(own, apart(mine, (head_of if case.ours == "head" else w.ours)(theirs_)))
-            cells = w.name, vt.methods.TABLE[case.name].title, m.round, f"{shared:.1e}", f"{own:.1e}"
+            cells = w.name, vt.methods.TABLE[case.name].catalogue.title, m.round, f"{shared:.1e}", f"{own:.1e}"
             far = apart(m.coord.params, plain[m.round])
             yield max(shared, own), f"| {' | '.join(map(str, cells))} | {far:.1e} |"
 

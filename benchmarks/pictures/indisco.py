@@ -167,7 +167,7 @@ def method_of(job: Job) -> InDISCO:
 
 def engine_of(birds: Birds, world: World, job: Job, rounds: int) -> Engine:
     sites, held, method = world.sites(world.train), world.sites(world.held), method_of(job)
-    if method.pools_rows:
+    if method.catalogue.pools_rows:
         sites, held = sites.pooled(sites.w), held.pooled(held.w)
     augment = AUGMENT if job.augment == "yes" else ()
     training = Training(

@@ -59,7 +59,7 @@ def engine(shape: Shape, method: str, output: str, rounds: int, device: str) -> 
         y = torch.nn.functional.one_hot(torch.randint(shape.classes, (shape.rows,), generator=draw), shape.classes)
         named.append((f"site {i}", x, y.float(), torch.ones(shape.rows, 1)))
     chosen: Any = build(method, {"output": output} if method == "ifedavg" else {})
-    net = MLP(shape.features, shape.classes, shape.hidden, shape.dropout, *chosen.ends())
+    net = MLP(shape.features, shape.classes, shape.hidden, shape.dropout, *chosen.needs.adapters)
     start = net.init(torch.Generator().manual_seed(0))
     task = Task(net, {k: v.to(device) for k, v in start.items()})
     # one learning rate throughout: on a GPU a new one is a new graph

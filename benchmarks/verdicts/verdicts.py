@@ -152,7 +152,7 @@ def clock() -> None:
     """CPU seconds, one thread: what `vt.compare` was and is, of the methods of the demo, without the early look."""
     study, sites = vt.Study.load(vt.datasets.packaged("heart_disease.toml")), vt.datasets.heart_disease()
     study = study.with_changes(screen={"ask": False})  # what it costs is another matter, and was not there before
-    names = vt.methods.named(lambda kind: not kind.tune_first and not kind.needs)
+    names = vt.methods.named(lambda kind: not kind.catalogue.tune_first and not kind.catalogue.required_net)
     lines = []
     for name in names:
         began = time.process_time()

@@ -16,7 +16,14 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vitrail.core.exchange import Adapters as Adapters
+    from vitrail.core.declarations import Adapters as Adapters
+    from vitrail.core.declarations import Catalogue as Catalogue
+    from vitrail.core.declarations import Ge as Ge
+    from vitrail.core.declarations import Gt as Gt
+    from vitrail.core.declarations import Le as Le
+    from vitrail.core.declarations import Lt as Lt
+    from vitrail.core.declarations import Needs as Needs
+    from vitrail.core.declarations import WireRules as WireRules
     from vitrail.core.exchange import Exchange as Exchange
     from vitrail.core.exchange import Method as Method
     from vitrail.core.exchange import Nothing as Nothing
@@ -73,7 +80,8 @@ if TYPE_CHECKING:
     from vitrail.testing import check_method as check_method
 
 _NAMES = {
-    "vitrail.core.exchange": "Adapters Exchange Method Nothing Roster Rows SiteContext Stage training",
+    "vitrail.core.declarations": "Adapters Catalogue Ge Gt Le Lt Needs WireRules",
+    "vitrail.core.exchange": "Exchange Method Nothing Roster Rows SiteContext Stage training",
     "vitrail.core.facts": "AGREED ALONE OWN RECEIVED SHARE SHARED TRUST Fact Facts",
     "vitrail.core.losses": "CrossEntropy Evidence Hazard Loss ScheduledLoss SquaredError UncertaintyLoss",
     "vitrail.core.optimizers": "SGD Adam Optimizer with_term",

@@ -342,9 +342,9 @@ def test_which_methods_are_compared(capsys) -> None:
     assert parse_methods(" ditto, influence,") == ["ditto", "influence"]
     assert capsys.readouterr().out == ""
     table = vt.methods.TABLE
-    first = {name for name, kind in table.items() if kind.tune_first}
+    first = {name for name, kind in table.items() if kind.catalogue.tune_first}
     assert first == {"weight_erosion", "influence", "apple", "cfl"}
-    apart = {name for name, kind in table.items() if kind.needs}
+    apart = {name for name, kind in table.items() if kind.catalogue.required_net}
     assert parse_methods("all") == [name for name in table if name not in first | apart]
     told = capsys.readouterr().out
     assert "Left out: Weight Erosion, Influence, APPLE, CFL." in told

@@ -51,7 +51,7 @@ def test_the_demo_opens_with_what_it_is_for(demo) -> None:
     assert "mg/dL = mmol/L x 38.67" in told
     for site in vt.datasets.heart_disease():
         assert re.search(rf"^{site}.* (yes: gains|no: loses|no harm|cannot tell)", told[joining:], re.MULTILINE)
-    shown = [kind.title for kind in vt.methods.TABLE.values()]
+    shown = [kind.catalogue.title for kind in vt.methods.TABLE.values()]
     assert not [line for line in told.splitlines() if line.startswith(tuple(shown))], "no table of methods"
     assert "Janosi" in told[joining:], "thanks come last, and come"
 

@@ -313,7 +313,7 @@ class _Net:
 
 
 class _Loss:
-    def slope(self, out: Any, batch: Batch) -> Any:
+    def grad(self, out: Any, batch: Batch) -> Any:
         return out.z - batch.y
 
 

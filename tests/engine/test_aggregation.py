@@ -28,7 +28,7 @@ ABSENT = torch.tensor([n != "b" for n in NAMES])
 def exchange_of(name: str) -> tuple[AnyExchange, Any, Any, Spec]:
     """The first exchange of a method, what it sends, reports [site, ...] of random numbers, and a report's shapes."""
     method = methods.build(name)
-    task = task_of(MLP(6, 3, (5,), 0.0).framed(method.ends()), LOSSES["classes"])
+    task = task_of(MLP(6, 3, (5,), 0.0).framed(method.needs.adapters), LOSSES["classes"])
     turn = next(iter(rehearse(task, method, 1, len(NAMES)))).turns[0]
     draw = torch.Generator().manual_seed(3)
 
@@ -69,7 +69,7 @@ def same(one: Any, other: Any) -> None:
 @pytest.mark.parametrize(("name", "sees"), [("fedavg", "sum"), ("influence", "each")])
 def test_every_way_leads_to_the_same(name: str, sees: str, size: int, keep: bool) -> None:
     ex, _, up, shapes = exchange_of(name)
-    assert ex.sees == sees
+    assert ex.wire.aggregation == sees
     gather = aggregator()
     gather.keep_reports = keep
     parts = buffered(gather, ex, up, ABSENT, size)

@@ -8,7 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.support.small import make_rows
-from vitrail.core.exchange import Adapters
+from vitrail.core.declarations import Adapters
 from vitrail.core.random import bits
 from vitrail.engine.augmentation import KINDS, augmented
 from vitrail.engine.batches import gather_sites

@@ -23,7 +23,7 @@ from vitrail.privacy.guards import AT_REST, Guards
 LOOKS = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "unique", "lift_fresh"}
 OURS = str(Path(methods.__file__).parents[1])
 ASKS_THE_DEVICE_FIRST = {"per_user._descend", "cfl.merge", "local._within"}  # and looks on a CPU only
-METHODS = [name for name in methods.TABLE if not methods.TABLE[name].needs]
+METHODS = [name for name in methods.TABLE if not methods.TABLE[name].catalogue.required_net]
 
 
 class Blind(TorchDispatchMode):

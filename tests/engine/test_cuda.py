@@ -34,7 +34,9 @@ from vitrail.testing.trial import trials
 
 torch.backends.cudnn.deterministic = True  # laws ask for the same bits twice
 ONLY = sys.argv[2].split(",") if __name__ == "__main__" and len(sys.argv) > 2 else list(methods.TABLE)
-CASES: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in methods.named(lambda kind: not kind.needs)]
+CASES: list[tuple[str, dict[str, Any]]] = [
+    (name, {}) for name in methods.named(lambda kind: not kind.catalogue.required_net)
+]
 CASES += [  # rows set aside; gradients no longer asked for; users that stop
     ("weight_erosion", {"validation": 0.25, "patience": 1, "p_d": 0.2}),
     ("weight_erosion", {"update": "local", "size": "weight", "momentum": 0.5, "p_d": 0.4, "beside": False}),
@@ -75,7 +77,7 @@ def agree(device: str) -> None:
     for name, given in (case for case in CASES if case[0] in ONLY):
         method = methods.build(name, given)
         for absent in (None, lambda s, r: torch.tensor([(i + r) % 4 == 0 for i in range(5)])):
-            if method.pools_rows and absent:
+            if method.catalogue.pools_rows and absent:
                 continue
             (cpu, facts, here), (gpu, said, there) = (told(method, d, absent) for d in ("cpu", device))
             case = f"{name} {given or ''} absent sites: {absent is not None}"
@@ -83,7 +85,7 @@ def agree(device: str) -> None:
             print(f"{case:110s} largest difference of models {differences[0]:.1e}, of facts {differences[1]:.1e}")
             assert max(differences) < 1e-10, case
             assert here.ledger.rows() == there.ledger.rows(), case
-            assert (here.aside is None) == (method.aside() == 0), case
+            assert (here.aside is None) == (method.needs.validation_share == 0), case
             if "validation" in given:
                 assert "loss" in there.contracts[0][0].up, "what was measured on rows set aside is on the wire"
             if given.get("p_d"):

@@ -12,6 +12,7 @@ from torch import Tensor
 from tests.support.small import SIZES, gap, make_rows, make_sites, make_task, models, train
 from tests.support.toys import Relay, Turns
 from vitrail import methods
+from vitrail.core.declarations import Needs
 from vitrail.core.exchange import Roster
 from vitrail.core.random import key
 from vitrail.core.tensors import Params, flatten
@@ -210,7 +211,7 @@ def test_a_batch_says_which_rows_it_holds(engine: dict, away: tuple) -> None:
 
     @dataclass(frozen=True)
     class Looking(FedAvg):
-        places: ClassVar[bool] = True
+        needs = Needs(row_indices=True)
 
         def begin(self, site: Any, state: Any, down: Any) -> Any:
             return Placed(*super().begin(site, state, down), site.rows.total)
@@ -282,7 +283,7 @@ def test_reports_outlive_the_memory_they_were_made_in() -> None:
 
     @dataclass(frozen=True)
     class Careless(FedAvg):
-        sees: ClassVar[Any] = "each"
+        wire = replace(FedAvg.wire, aggregation="each")
 
         def report(self, site: Any, state: Any, work: Any, down: Any) -> Any:
             for k, v in work.params.items():
@@ -308,7 +309,7 @@ def as_bytes(sites: Sites) -> tuple[Sites, Sites]:
 @pytest.mark.parametrize("engine", [{}, {"looped": True}, {"chunk": 3}], ids=str)
 def test_pictures_of_bytes_train_as_their_numbers(name: str, engine: dict) -> None:
     method = methods.build(name)
-    task = task_of(small_cnn(method.ends()), LOSSES["classes"])
+    task = task_of(small_cnn(method.needs.adapters), LOSSES["classes"])
     whole, numbers = as_bytes(gather_sites(make_rows("classes", (9, 5, 3), PICTURE)))
     training = Training(rounds=2, batch=4, lr=0.05)
     one, other = (models(*train(method, task, sites, training, **engine)) for sites in (whole, numbers))
@@ -334,13 +335,13 @@ class Counts(FedAvg):
     seen: ClassVar[list[Any]] = []
 
     def begin(self, site, state, down):
-        self.seen.append(site.rows.held)
+        self.seen.append(site.rows.holdout)
         return super().begin(site, state, down)
 
 
 @dataclass(frozen=True)
 class Holds(Counts):
-    holds_out: ClassVar[bool] = True
+    needs = Needs(holdout=True)
 
 
 @pytest.mark.parametrize("kind", [Counts, Holds])

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -17,7 +16,7 @@ from vitrail.methods.fedavg import FedAvg, Shared
 class AverageOfEach(FedAvg):
     """FedAvg once more, from the single reports."""
 
-    sees: ClassVar[Literal["sum", "each"]] = "each"
+    wire = replace(FedAvg.wire, aggregation="each")
 
     def merge(self, task, coord, up, roster):
         absent = ~roster.present

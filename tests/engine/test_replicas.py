@@ -17,8 +17,10 @@ from vitrail.testing.federation import LOSSES, task_of, worst
 
 TRAINING = Training(rounds=3, batch=8, lr=0.02, momentum=0.5)
 SIZES = {"north": 33, "south": 20, "west": 27}
-METHODS = [name for name, kind in vt.methods.TABLE.items() if not kind.needs and not kind.pools_rows]
-METHODS = [m for m in METHODS if not any(e.holds_out for s in vt.methods.TABLE[m]().plan(1) for e in s.exchanges)]
+METHODS = [
+    name for name, kind in vt.methods.TABLE.items() if not kind.catalogue.required_net and not kind.catalogue.pools_rows
+]
+METHODS = [m for m in METHODS if not any(e.needs.holdout for s in vt.methods.TABLE[m]().plan(1) for e in s.exchanges)]
 
 
 def federation(fold: int) -> Sites:
@@ -32,7 +34,7 @@ def federation(fold: int) -> Sites:
 def test_as_one_after_the_other(name: str) -> None:
     """All stages of every method, what a site settles with and what is counted in the ledger."""
     method, parts = vt.methods.TABLE[name](), [federation(k) for k in range(3)]
-    task = task_of(MLP(6, 3, (9, 7), 0.3).framed(method.ends()), LOSSES["classes"])
+    task = task_of(MLP(6, 3, (9, 7), 0.3).framed(method.needs.adapters), LOSSES["classes"])
     sites, lanes = stack_replicas(parts)
     assert list(sites.sizes) == sorted(sites.sizes, reverse=True)
     stack = Replicas(Engine(task, method, sites, TRAINING, 5), lanes)

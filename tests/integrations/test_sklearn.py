@@ -37,7 +37,7 @@ def three_sites(rows=60):
     return x, y, sites
 
 
-ALONE = next(name for name, kind in vt.methods.TABLE.items() if kind.alone)
+ALONE = next(name for name, kind in vt.methods.TABLE.items() if kind.catalogue.alone)
 
 
 @pytest.fixture(scope="module")

@@ -213,7 +213,7 @@ def test_fine_tuning_moves_all_or_the_last_layer(part: str) -> None:
     assert gap(models(e, last), {s: {f"params/{k}": v for k, v in p.items()} for s, p in own.items()}) < NEAR
 
 
-@pytest.mark.parametrize("name", [n for n, kind in methods.TABLE.items() if kind.sees == "sum"])
+@pytest.mark.parametrize("name", [n for n, kind in methods.TABLE.items() if kind().wire.aggregation == "sum"])
 @pytest.mark.parametrize("engine", [{"keep_reports": True}, {"keep_reports": True, "chunk": 2}], ids=str)
 def test_keeping_reports_changes_nothing_and_they_say_changes(name: str, engine: dict) -> None:
     """Kept reports are each site's own; with a rate of 0 who answers has changed nothing; of who is absent all is 0."""

@@ -16,8 +16,9 @@ from torch.nn import functional as F  # noqa: N812
 import vitrail as vt
 from tests.support.small import gap, make_rows, make_task, models, train
 from vitrail import methods
+from vitrail.core.declarations import Adapters
 from vitrail.core.errors import VitrailError
-from vitrail.core.exchange import Adapters, Rows, SiteContext
+from vitrail.core.exchange import Rows, SiteContext
 from vitrail.core.facts import OWN, SHARED
 from vitrail.core.optimizers import SGD
 from vitrail.core.random import keep_mask, odd32

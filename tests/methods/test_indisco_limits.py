@@ -81,22 +81,22 @@ def test_without_hold_out_rows_nothing_is_counted() -> None:
 
 def test_rates_and_rules() -> None:
     method, net = methods.build("indisco"), task().net
-    rule = method.ruled_by(SGD(0.02, 0.5, 1e-3), net)
+    rule = method.training_optimizer(SGD(0.02, 0.5, 1e-3), net)
     assert rule == Adam(0.02, decay=1e-3, factors=(("last.weight", 1 / 30),))
-    slow = method.ruled_by(Adam(0.02), replace(net, sha256="some"))
+    slow = method.training_optimizer(Adam(0.02), replace(net, sha256="some"))
     assert isinstance(slow, Adam)
     assert set(dict(slow.factors)) == {"last.weight", *net.groups["features"]}
-    said = method.ruled_by(Adam(0.02, factors=(("last.weight", 0.5),)), net)
+    said = method.training_optimizer(Adam(0.02, factors=(("last.weight", 0.5),)), net)
     assert isinstance(said, Adam)
     assert dict(said.factors) == {"last.weight": 0.5}, "as the study says"
-    assert isinstance(replace(method, optimiser="study").ruled_by(SGD(0.02), net), SGD)
+    assert isinstance(replace(method, optimiser="study").training_optimizer(SGD(0.02), net), SGD)
 
 
 def test_what_it_cannot_be_used_with() -> None:
     method = methods.build("indisco")
-    assert not method.clashes(task())
-    assert "cross-entropy" in method.clashes(replace(task(), loss=SquaredError()))[0]
-    assert 'kind = "prototypes"' in method.clashes(make_task())[0]
+    assert not method.incompatibilities(task())
+    assert "cross-entropy" in method.incompatibilities(replace(task(), loss=SquaredError()))[0]
+    assert 'kind = "prototypes"' in method.incompatibilities(make_task())[0]
     with pytest.raises(VitrailError, match="nothing is shared"):
         methods.build("indisco_central", {"share": "all"})
 

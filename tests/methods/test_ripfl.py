@@ -199,13 +199,13 @@ def test_without_evidence_it_trains_by_the_studys_loss() -> None:
 
 
 def test_whose_evidence_it_is_judged_by() -> None:
-    assert RIPFL().judged_by(CrossEntropy()) == Evidence()
-    assert RIPFL(kl=0.0, anneal=3).judged_by(CrossEntropy()) == Evidence(0.0, 3)
-    assert RIPFL().judged_by(Evidence(0.7, 4)) == Evidence(0.7, 4), "the study's own"
-    assert RIPFL(kl=0.0).judged_by(Evidence(0.7, 4)) == Evidence(0.0, 4)
-    assert RIPFL(evidence=False).judged_by(CrossEntropy()) == CrossEntropy()
-    assert RIPFL(evidence=False).judged_by(Evidence(0.7)) == Evidence(0.7)
-    assert RIPFL().clashes(replace(make_task(), loss=RIPFL().judged_by(SquaredError())))
+    assert RIPFL().training_loss(CrossEntropy()) == Evidence()
+    assert RIPFL(kl=0.0, anneal=3).training_loss(CrossEntropy()) == Evidence(0.0, 3)
+    assert RIPFL().training_loss(Evidence(0.7, 4)) == Evidence(0.7, 4), "the study's own"
+    assert RIPFL(kl=0.0).training_loss(Evidence(0.7, 4)) == Evidence(0.0, 4)
+    assert RIPFL(evidence=False).training_loss(CrossEntropy()) == CrossEntropy()
+    assert RIPFL(evidence=False).training_loss(Evidence(0.7)) == Evidence(0.7)
+    assert RIPFL().incompatibilities(replace(make_task(), loss=RIPFL().training_loss(SquaredError())))
 
 
 # --- who is chosen and taken ------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ def test_a_name_with_hyperparameters_is_the_method_with_them() -> None:
     assert methods.name_of(built) == "fedprox"
     assert methods.settings(built) == methods.settings(methods.build("fedprox", {"mu": 0.5, "weights": "rows"}))
     assert methods.TABLE[name] is methods.TABLE[name]
-    assert methods.TABLE[name].title == "FedProx (mu 0.5, weights rows)"
+    assert methods.TABLE[name].catalogue.title == "FedProx (mu 0.5, weights rows)"
     assert name in methods.TABLE
     assert name not in list(methods.TABLE), "lists stay as they were"
     assert methods.build(name, {"mu": 0.1}).mu == 0.1

@@ -178,9 +178,9 @@ def test_hazards_are_a_logistic_regression_over_intervals() -> None:
 def test_methods_learn_times_as_they_are(name: str) -> None:
     """Sites stacked or one after the other; one of them never sees an event. Who cannot says why."""
     method = methods.build(name, {"folds": 2, "tuned": (1,)} if name == "agreed_mix" else {})
-    net = make_task("time").net.framed(method.ends())
+    net = make_task("time").net.framed(method.needs.adapters)
     task = task_of(net, LOSSES["time"])
-    if why := method.clashes(task):
+    if why := method.incompatibilities(task):
         assert name == "ripfl", why  # it goes by doubt, of which hazards say nothing
         return
     sites = make_sites("time")

@@ -11,7 +11,7 @@ from torch import nn
 
 from tests.support.small import make_rows, make_task
 from vitrail.core import optimizers
-from vitrail.core.exchange import Adapters
+from vitrail.core.declarations import Adapters
 from vitrail.core.kernels import adam_step
 from vitrail.core.optimizers import SGD, Adam
 from vitrail.core.random import keep_mask, odd32

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from vitrail.core.declarations import Adapters
 from vitrail.core.errors import VitrailError
-from vitrail.core.exchange import Adapters
 from vitrail.nets import MLP, Module
 
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 import vitrail as vt
+from vitrail.core.declarations import Adapters
 from vitrail.core.errors import VitrailError
-from vitrail.core.exchange import Adapters
 from vitrail.core.tensors import Params, to_all
 from vitrail.nets import Cells, ProtoNet, prototypes
 from vitrail.nets.efficientnet import BLOCKS, EfficientNet, _layers, folded

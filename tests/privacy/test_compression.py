@@ -24,7 +24,7 @@ TASK = {"hidden": (24, 16)}
 def trained(name: str) -> list[Any]:
     """Every training exchange of a method, with a report of two sites."""
     method = methods.build(name)
-    ends = method.ends()
+    ends = method.needs.adapters
     task = make_task(**TASK, affine_in=ends.input, affine_out=ends.output)
     turns = [turn for t in rehearse(task, method, 1, 2) for turn in t.turns]
     said = [turn for turn in turns if any(True for _ in flatten(turn.up))]
@@ -32,7 +32,9 @@ def trained(name: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("how", HOWS)
-@pytest.mark.parametrize("name", [n for n, kind in TABLE.items() if kind.federated and not kind.needs])
+@pytest.mark.parametrize(
+    "name", [n for n, kind in TABLE.items() if kind.catalogue.federated and not kind.catalogue.required_net]
+)
 def test_what_crosses_is_what_was_declared(name: str, how: Any) -> None:
     for turn in trained(name):
         ex, up, report = turn.exchange, turn.up, spec_of(turn.up)

@@ -170,7 +170,7 @@ def test_a_replaced_row_by_dp_accounting(z: float, looks: int, delta: float) -> 
 @pytest.mark.parametrize("name", ["fedavg", "fedprox", "scaffold", "fedper", "ifedavg", "ditto", "apfl"])
 def test_methods_that_tell_of_rows_by_gradients_alone(name: str) -> None:
     method = methods.build(name)
-    assert tells_rows(make_task(affine_in=method.ends().input), method) == []
+    assert tells_rows(make_task(affine_in=method.needs.adapters.input), method) == []
 
 
 @pytest.mark.parametrize("name", ["ripfl", "moon", "fed_rod"])

@@ -99,7 +99,9 @@ def test_equal_reports_have_themselves_as_their_centre(kind: Any) -> None:
     torch.testing.assert_close(centre(rows, kind), rows[0])
 
 
-@pytest.mark.parametrize("name", [n for n, kind in TABLE.items() if kind.federated and not kind.needs])
+@pytest.mark.parametrize(
+    "name", [n for n, kind in TABLE.items() if kind.catalogue.federated and not kind.catalogue.required_net]
+)
 def test_guards_that_do_nothing_change_nothing(name: str) -> None:
     method = methods.build(name)
     one, other = train(method, sites=sites()), train(method, sites=sites(), guards=Guards(clip=1e12))

@@ -132,7 +132,11 @@ def test_the_page_of_every_method(method: str) -> None:
     html = of_pictures(render(page_of(vt.federate(trainable(method), SITES, method=method, rounds=2))))
     assert "hold-out pictures" in html
     assert "16 x 16 pixels, grey" in html
-    network = "prototypes, 16 channels first" if vt.methods.TABLE[method].needs else "cnn [8, 4], 2 channels first"
+    network = (
+        "prototypes, 16 channels first"
+        if vt.methods.TABLE[method].catalogue.required_net
+        else "cnn [8, 4], 2 channels first"
+    )
     assert network in html
     assert not re.search("data:image/(png|jpeg)|<img", html)
     assert not re.search(r"Standardised|Learned weights, towards", html)
@@ -320,9 +324,13 @@ def test_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     html = (tmp_path / "demo" / "report.html").read_text()
     assert "Kermany" in html
     assert "the sites are a cut of ours" in html
-    shown = [kind for kind in vt.methods.TABLE.values() if not kind.needs and (kind.brief or not kind.federated)]
+    shown = [
+        kind
+        for kind in vt.methods.TABLE.values()
+        if not kind.catalogue.required_net and (kind.catalogue.in_short_comparison or not kind.catalogue.federated)
+    ]
     assert len(shown) >= 4
-    assert all(kind.title in html for kind in shown)
+    assert all(kind.catalogue.title in html for kind in shown)
     index = (tmp_path / "demo" / "index.html").read_text()
     assert 'href="report.html"' in index
     assert "vitrail demo prototypes" in index

@@ -110,7 +110,7 @@ def test_what_crosses_is_listed_and_counted(runs: dict[bool, vt.Run]) -> None:
 
 def test_a_method_that_needs_held_out_rows_keeps_them() -> None:
     """Otherwise it would judge models by no rows at all."""
-    holding = [name for name, kind in vt.methods.TABLE.items() if any(e.holds_out for e in _exchanges(kind()))]
+    holding = [name for name, kind in vt.methods.TABLE.items() if any(e.needs.holdout for e in _exchanges(kind()))]
     assert holding
     for name in holding:
         assert not refits(study_of(), vt.methods.build(name))

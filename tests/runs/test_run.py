@@ -72,7 +72,7 @@ def test_predictions_give_the_scores(study, sites) -> None:
         assert said == pytest.approx(right.mean())
 
 
-@pytest.mark.parametrize("method", [name for name, kind in vt.methods.TABLE.items() if not kind.needs])
+@pytest.mark.parametrize("method", [name for name, kind in vt.methods.TABLE.items() if not kind.catalogue.required_net])
 def test_every_method_saves_and_loads(method, study, sites, tmp_path) -> None:
     asked = study.with_changes(screen={"ask": method == vt.methods.DEFAULT})  # the same for every method
     run = vt.federate(asked, sites, method=method, out=tmp_path / "run", dropout_rate=0.2)
@@ -238,7 +238,7 @@ def test_sites_of_any_size(study, sites) -> None:
     va, swiss = sites["va"], sites["switzerland"]
     quiet = study.with_changes(screen={"ask": False})  # it is the same for every method: once will do
     odd = {**sites, "tiny": va.head(7), "sick": swiss[swiss.disease == 1], "two": va[va.disease == 0].head(2)}
-    for method in vt.methods.named(lambda kind: not kind.needs):
+    for method in vt.methods.named(lambda kind: not kind.catalogue.required_net):
         run = vt.federate(study if method == vt.methods.DEFAULT else quiet, odd, method=method)
         assert all(torch.isfinite(v).all() for model in run.models.values() for v in model.values())
         got = run.scores().pivot(index="site", columns="metric", values="value")

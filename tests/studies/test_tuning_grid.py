@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -24,11 +25,11 @@ def test_what_a_method_declares_can_be_used(name: str, study: vt.Study) -> None:
     assert 3 <= 1 + sum(len(values) - 1 for values in grid.values()) <= MOST
     for key, values in grid.items():
         assert len({*map(repr, values)}) == len(values), key
-    for key in method.tries:
+    for key in method.catalogue.tuning_grid:
         assert grid[key][0] == getattr(method, key)
         assert [problem for v in grid[key] for problem in problems(name, {key: v}, "method")] == [], key
-    if TABLE[name].tune_first:
-        assert method.tries, "it is no use before its own settings are tuned"
+    if TABLE[name].catalogue.tune_first:
+        assert method.catalogue.tuning_grid, "it is no use before its own settings are tuned"
 
 
 def test_what_matters_in_training_is_tried(study: vt.Study) -> None:
@@ -59,7 +60,8 @@ def test_a_setting_of_the_study_is_among_what_is_tried(study: vt.Study) -> None:
 
 def test_tune_without_a_grid(study: vt.Study, sites, monkeypatch: pytest.MonkeyPatch) -> None:
     """One key after the other, each with the best of those before it; by log loss, and not by the first metric."""
-    monkeypatch.setattr(TABLE["fedprox"], "tries", {"mu": (0.1, 1.0)})
+    catalogue = replace(TABLE["fedprox"].catalogue, tuning_grid={"mu": (0.1, 1.0)})
+    monkeypatch.setattr(TABLE["fedprox"], "catalogue", catalogue)
     small = {name: frame[:60] for name, frame in sites.items()}
     found = tune(study, small, "fedprox", folds=2, rounds=2)
     assert study.metrics[0] != "log_loss"

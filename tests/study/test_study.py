@@ -527,7 +527,7 @@ def test_a_hint_names_methods_that_can_train_so() -> None:
     named = with_facts(plain, SHARE, TRUST).split(" or ")
     adam = plain.with_changes(training={"optimiser": "adam"})
     left = with_facts(adam, SHARE, TRUST).split(" or ")
-    assert left == [name for name in named if not methods.build(name).clashes(adam_task(adam))]
+    assert left == [name for name in named if not methods.build(name).incompatibilities(adam_task(adam))]
     assert 0 < len(left) < len(named)
 
 

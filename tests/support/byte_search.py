@@ -22,7 +22,7 @@ TOLD = "params/output.shift"  # moves by as much as the shared last offset: see 
 
 
 def make_task(method: Any) -> Task:
-    net = MLP(10, 9, (9, 8), 0.2, *method.ends())  # no end is too short to be searched for
+    net = MLP(10, 9, (9, 8), 0.2, *method.needs.adapters)  # no end is too short to be searched for
     return Task(net, net.init(torch.Generator().manual_seed(3)))
 
 

@@ -12,6 +12,7 @@ from vitrail.methods.fedavg import FedAvg, Own, Shared, Up, Work
 from vitrail.plugin import (
     OWN,
     Batch,
+    Catalogue,
     Exchange,
     Fact,
     Facts,
@@ -22,6 +23,7 @@ from vitrail.plugin import (
     SiteContext,
     Stage,
     Task,
+    WireRules,
     apply_update,
     clone,
     scaled,
@@ -74,9 +76,9 @@ class Measure(Exchange[Mine, Held, Nothing, Shared, Said]):
 class Relay(Method[Mine, Held, Work, Held, Up]):
     """Two exchanges a round: a site's change counts as its loss does against the usual one."""
 
-    title: ClassVar[str] = "Relay"
+    catalogue = Catalogue("Relay")
     name: ClassVar[str] = "learn"
-    sees = "sum"
+    wire = WireRules(aggregation="sum")
 
     def plan(self, rounds: int) -> tuple[Stage, ...]:
         return (Stage("train", (Measure(), self), rounds),)
@@ -119,7 +121,7 @@ class Front(Exchange[Own, Shared, Work, Shared, Up]):
     """All of the network is sent, and trained; only the change of the body comes back."""
 
     name: ClassVar[str] = "front"
-    sees = "sum"
+    wire = WireRules(aggregation="sum")
 
     def send(self, task: Task, coord: Shared, roster: Roster) -> Shared:
         return Shared(to_all(coord.params, len(roster.names)))
@@ -147,7 +149,7 @@ class Front(Exchange[Own, Shared, Work, Shared, Up]):
 class Turns(FedAvg):
     """Twice the front of the network, then all of it; and again."""
 
-    title: ClassVar[str] = "Turns"
+    catalogue = Catalogue("Turns")
     name: ClassVar[str] = "all"
 
     def plan(self, rounds: int) -> tuple[Stage, ...]:
@@ -170,7 +172,7 @@ class Bow(Exchange[Own, Shared, Nothing, Nothing, Nothing]):
 class Shy(FedAvg):
     """Every round begins with a word that tells nothing."""
 
-    title: ClassVar[str] = "Shy"
+    catalogue = Catalogue("Shy")
     name: ClassVar[str] = "all"
 
     def plan(self, rounds: int) -> tuple[Stage, ...]:

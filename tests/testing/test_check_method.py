@@ -11,14 +11,27 @@ from torch import Tensor
 
 from vitrail.methods import Ditto, FedAvg, FedPer, FedProx, IFedAvg, Influence
 from vitrail.methods.fedavg import Own, Shared, Up
-from vitrail.plugin import AGREED, MLP, SGD, Exchange, Fact, Params, Reveal, Stage, check_method, training, tree_map
+from vitrail.plugin import (
+    AGREED,
+    MLP,
+    SGD,
+    Exchange,
+    Fact,
+    Params,
+    Reveal,
+    Stage,
+    WireRules,
+    check_method,
+    training,
+    tree_map,
+)
 from vitrail.testing import LAWS, Trial, laws, name_of, trials
 
 
 class OneNetwork:
     """Toys are tried on one network only, which they say as every method may."""
 
-    def clashes(self, task: Any) -> tuple[str, ...]:
+    def incompatibilities(self, task: Any) -> tuple[str, ...]:
         fine = isinstance(task.net, MLP) and not task.net.linear and isinstance(task.rule, SGD)
         return () if fine else ("a toy is tried once",)
 
@@ -37,7 +50,7 @@ class MixesSites(OneNetwork, FedAvg):
 
 
 class FollowsTheFirst(OneNetwork, FedAvg):
-    sees: ClassVar[Any] = "each"
+    wire = replace(FedAvg.wire, aggregation="each")
 
     def merge(self, task, coord, up, roster):
         first = int(roster.present.to(torch.int8).argmax())
@@ -71,7 +84,7 @@ class SendsItsHead(OneNetwork, FedPer):
 class TellsEverybody(OneNetwork, Influence):
     """What others are told is what a site keeps, and it does not say so."""
 
-    told: ClassVar[frozenset[str]] = frozenset()
+    wire = WireRules(per_site_messages=True)
 
 
 class RemembersOutside(OneNetwork, FedAvg):
@@ -132,7 +145,7 @@ class ReportsModels(OneNetwork, FedAvg):
 
 
 class SeesTooMuch(OneNetwork, FedAvg):
-    sees: ClassVar[Any] = "each"
+    wire = replace(FedAvg.wire, aggregation="each")
 
     def merge(self, task, coord, up, roster):
         total = Up({k: v.sum(0) for k, v in up.change.items()}, up.weight.sum(0))
@@ -205,7 +218,7 @@ class ChangesItsFacts(OneNetwork, FedAvg):
 
 
 class SaysItNeedsNothing(OneNetwork, FedAvg):
-    settles: ClassVar[frozenset[str]] = frozenset({"lot"})
+    wire = replace(FedAvg.wire, final_fields={"lot"})
 
 
 class ReportsInSmallCoin(OneNetwork, FedAvg):
@@ -286,7 +299,7 @@ def test_options_are_tried_and_named() -> None:
 
 def test_a_method_that_nothing_suits_is_no_success() -> None:
     class SuitsNothing(FedAvg):
-        def clashes(self, task: Any) -> tuple[str, ...]:
+        def incompatibilities(self, task: Any) -> tuple[str, ...]:
             return ("it is shy",)
 
     with pytest.raises(AssertionError, match="no law could be tried"):

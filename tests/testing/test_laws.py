@@ -73,7 +73,7 @@ def test_methods_clash_only_where_they_say_so() -> None:
         "weight_erosion",
         "fed_rod",
         "ripfl",
-        *(name for name, kind in methods.TABLE.items() if kind.needs),
+        *(name for name, kind in methods.TABLE.items() if kind.catalogue.required_net),
     }
 
 

@@ -83,7 +83,7 @@ def test_a_study_of_sites_is_as_it_was() -> None:
         ('id = "pid"', 'id = "pid"\n[method]\nname = "vertical_knn"\nk = 0', ["method.k", "whole number >= 1"]),
         ('id = "pid"', 'id = "pid"\n[method]\nname = "split"\nepoch = 3', ["method.epoch", "Did you mean 'epochs'?"]),
         ('id = "pid"', 'id = "pid"\n[method]\nname = "split"\nhidden = [0]', ["method.hidden", "a list, each a whole"]),
-        ('id = "pid"', 'id = "pid"\n[method]\nname = "split"\nlr = 0', ["expected rates above 0"]),
+        ('id = "pid"', 'id = "pid"\n[method]\nname = "split"\nlr = 0', ["expected a number > 0, got 0"]),
         ('id = "pid"', 'id = "pid"\n[training]\nrounds = 3', ["training.rounds", "this is not used", "epochs, alone"]),
         ('id = "pid"', 'id = "pid"\n[network]\nhidden = [8]', ["network.hidden", "this is not used"]),
         ("[parties.lab]", '[parties."la/b"]', ["also a file's"]),

@@ -38,18 +38,20 @@ def parse_methods(given: str | None, study: object = "STUDY", data: object = "DA
     from vitrail.methods import DEFAULT, TABLE, named
 
     if given is None:
-        yardsticks = named(lambda kind: not kind.federated and not kind.needs)
-        return [*yardsticks, DEFAULT, *named(lambda kind: kind.brief)]
+        yardsticks = named(lambda kind: not kind.catalogue.federated and not kind.catalogue.required_net)
+        return [*yardsticks, DEFAULT, *named(lambda kind: kind.catalogue.in_short_comparison)]
     if given.strip() != "all":
         return [name.strip() for name in given.split(",") if name.strip()]
-    if left_out := named(lambda kind: kind.tune_first):
-        titles = ", ".join(TABLE[name].title for name in left_out)
+    if left_out := named(lambda kind: kind.catalogue.tune_first):
+        titles = ", ".join(TABLE[name].catalogue.title for name in left_out)
         print(f"Left out: {titles}. Their defaults are no use before tuning:")
         print("\n".join(f"  vitrail tune {study} --data {data} --method {name}" for name in left_out))
         print(f"To have them all the same, name them: --methods {','.join(left_out)}\n")
-    if apart := named(lambda kind: bool(kind.needs)):
-        print(f"Left out, for the network that they need: {', '.join(TABLE[name].title for name in apart)}.\n")
-    return named(lambda kind: not kind.tune_first and not kind.needs)
+    if apart := named(lambda kind: bool(kind.catalogue.required_net)):
+        print(
+            f"Left out, for the network that they need: {', '.join(TABLE[name].catalogue.title for name in apart)}.\n"
+        )
+    return named(lambda kind: not kind.catalogue.tune_first and not kind.catalogue.required_net)
 
 
 def parse_settings(given: list[str]) -> dict[str, Any]:

@@ -279,7 +279,7 @@ def yardstick_words(result: Comparison) -> str:
 def titles_of(result: Comparison) -> dict[str, str]:
     from vitrail.methods import TABLE
 
-    return {m: TABLE[m].title for m in result.methods}
+    return {m: TABLE[m].catalogue.title for m in result.methods}
 
 
 def kept_size(run: Path) -> str:

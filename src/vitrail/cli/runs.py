@@ -231,7 +231,9 @@ def wire(
         chosen = build(method, parse_settings(set_ or []))
         plan = Plan(agreed, chosen, sites=sites)
         lines = plan.wire() + plan.later_wire()
-        title = f"{chosen.title}, {agreed.training.rounds} rounds" + (f", {sites} sites" if chosen.grows else "")
+        title = f"{chosen.catalogue.title}, {agreed.training.rounds} rounds" + (
+            f", {sites} sites" if chosen.wire.per_site_messages else ""
+        )
     rows = [
         [
             x.stage,
@@ -372,9 +374,9 @@ def methods() -> None:
     rows = []
     for name, kind in PARTIES.items():
         given = ", ".join(f"{f.name}={f.default!r}" for f in dataclasses.fields(kind) if f.default is not None)
-        rows.append([name, kind.title, given, f"Parties: {(kind.__doc__ or '').strip()}"])
+        rows.append([name, kind.catalogue.title, given, f"Parties: {(kind.__doc__ or '').strip()}"])
     for name, kind in TABLE.items():
         given = ", ".join(f"{f.name}={f.default!r}" for f in dataclasses.fields(kind) if f.default is not None)
         doc = sys.modules[kind.__module__].__doc__ or ""
-        rows.append([name, kind.title, given, doc.split("\n")[0]])
+        rows.append([name, kind.catalogue.title, given, doc.split("\n")[0]])
     print_table(["name", "title", "hyperparameters", "what it does"], rows)

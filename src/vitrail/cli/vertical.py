@@ -101,7 +101,7 @@ def print_together(run: VerticalRun) -> None:
     if run.method.joint == "neighbours":
         print(f'A simulation: between machines it needs trust = "full". {GIVES_AWAY}')
     header, rows, findings = to_text(run)
-    print(f"\n{run.method.title}, on {run.scored} held-out rows of {run.study.host}\n")
+    print(f"\n{run.method.catalogue.title}, on {run.scored} held-out rows of {run.study.host}\n")
     print_table(header, rows)
     print()
     for line in findings:

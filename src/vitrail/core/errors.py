@@ -117,6 +117,19 @@ class RoundForgotten(TypedError):
     heading, advice = "the coordinator went back too far", "Start the study anew."
 
 
+class QuestionChanged(TypedError):
+    """A question that was answered before comes again with another content."""
+
+    leaves_site = Leaves.PROBLEMS
+    heading, advice = "a changed question was refused", "Nothing was sent."
+
+
+class JournalDamaged(TypedError):
+    """What was answered or decided before cannot be read, so that it is not known. Which file it is stays here."""
+
+    heading, advice = "the journal of a run is damaged", "Restore the file from a copy."
+
+
 class SumRefused(TypedError):
     """A secure sum that would show a single site, or whose parts do not fit."""
 

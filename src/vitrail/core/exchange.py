@@ -7,12 +7,13 @@ site keeps (State) of which the form shall promise that they never leave.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
+from typing import Annotated, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
 from torch import Tensor
 
+from vitrail.core.declarations import Catalogue, Ge, Needs, WireRules, check_bounds, check_declarations
 from vitrail.core.facts import OWN, Facts
 from vitrail.core.losses import Loss
 from vitrail.core.optimizers import Optimizer
@@ -49,9 +50,9 @@ class Rows(NamedTuple):
     """A site's own training rows, as far as an exchange may look at them besides its batches."""
 
     total: Tensor  # [site]: how many it trains on
-    aside: Batch | None = None  # those it judges by and does not train on, where the method asks for them
+    validation: Batch | None = None  # those kept out of training, where the method says so (Needs.validation_share)
     look: Callable[[], Iterator[Batch]] | None = None
-    held: Batch | None = None  # its hold-out rows, for an exchange that says so (Exchange.holds_out)
+    holdout: Batch | None = None  # its hold-out rows, for an exchange that says so (Needs.holdout)
 
     def blocks(self) -> Iterator[Batch]:
         """All rows it trains on, once and in order, in blocks; rows of weight 0 are padding."""
@@ -66,11 +67,7 @@ class SiteContext(NamedTuple):
     optimizer: Optimizer
 
 
-class Adapters(NamedTuple):
-    """Element-wise layers that a method wants before and after the network."""
-
-    input: bool = False
-    output: Literal["no", "each", "scalar"] = "no"  # a factor for each output, or one for all
+WIRE, NEEDS = WireRules(), Needs()
 
 
 class Exchange(ABC, Generic[State, Coord, Work, Down, Up]):
@@ -82,15 +79,21 @@ class Exchange(ABC, Generic[State, Coord, Work, Down, Up]):
     """
 
     name: ClassVar[str] = ""  # where a stage has several
-    sees: ClassVar[Literal["sum", "each"]] = "each"  # merge is given the total over sites, or each site's report
-    places: ClassVar[bool] = False  # whether a batch says which rows it holds (Batch.at)
     consent: str = ""  # what a site shows, once, in words that follow "you agree to show"; it may refuse
-    unsure: ClassVar[frozenset[str]] = frozenset()  # tensors of a report that may hold what is no number
-    counts: ClassVar[frozenset[str]] = frozenset()  # fields of a report that say how much it counts, and no change
-    holds_out: ClassVar[bool] = False  # whether a site counts on its hold-out rows (Rows.held)
-    judges: ClassVar[frozenset[str]] = frozenset()  # fields of a report that say how models do on a site's rows
-    hits: ClassVar[frozenset[str]] = frozenset()  # of these, [..., 2]: how many rows a model tells right, of how many
-    settles: ClassVar[frozenset[str]] = frozenset()  # fields of its word that `settle` looks at; none named: all
+
+    def __init_subclass__(cls, **given: Any) -> None:
+        super().__init_subclass__(**given)
+        check_declarations(cls, method=hasattr(cls, "catalogue"))
+
+    @property
+    def wire(self) -> WireRules:
+        """What its messages mean: `wire = WireRules(...)` in the class, or a property where hyperparameters decide."""
+        return WIRE
+
+    @property
+    def needs(self) -> Needs:
+        """What it needs at a site beyond batches, declared likewise."""
+        return NEEDS
 
     def batches(self) -> int | None:
         """How many batches a site draws in a round at most; None: as many as its epochs have."""
@@ -130,7 +133,6 @@ class Exchange(ABC, Generic[State, Coord, Work, Down, Up]):
 
 
 AnyExchange = Exchange[Any, Any, Any, Any, Any]
-Tries = Mapping[str, tuple[Any, ...]]  # hyperparameter -> values
 
 
 class Stage(NamedTuple):
@@ -161,18 +163,13 @@ class Stage(NamedTuple):
 class Method(Exchange[State, Coord, Work, Down, Up]):
     """A way of learning together. Fields are hyperparameters, hence keys of the study file and flags."""
 
-    title: ClassVar[str] = ""  # as a page writes it
-    federated: ClassVar[bool] = True  # False for the yardsticks: alone, or all rows in one place
-    alone: ClassVar[bool] = False  # True for the yardstick of joining: each site by itself
-    pools_rows: ClassVar[bool] = False  # True only for the yardstick that takes all rows to one place
-    grows: ClassVar[bool] = False  # True when messages hold something for every site, so that they grow with them
-    told: ClassVar[frozenset[str]] = frozenset()  # what of its state a site's reports tell; all else never leaves it
-    tune_first: ClassVar[bool] = False  # True where the defaults are no use before `vitrail tune`
-    needs: ClassVar[str] = ""  # the kind of network that it is about, where it is about one (nets.TABLE)
-    tries: ClassVar[Tries] = {}  # what `vitrail tune` tries of its hyperparameters, where nobody says
-    brief: ClassVar[bool] = False  # True where a short comparison shows it, beside the yardsticks and the default
-    lr: float | None = None  # None: the study's
-    momentum: float | None = None  # None: the study's
+    catalogue: ClassVar[Catalogue] = Catalogue()
+    lr: Annotated[float, Ge(0)] | None = None  # None: the study's
+    momentum: Annotated[float, Ge(0)] | None = None  # None: the study's
+
+    def __post_init__(self) -> None:
+        """Refuse hyperparameters beyond their bounds; a method with a check of its own calls this first."""
+        check_bounds(self)
 
     @abstractmethod
     def state(self, task: Task, sites: int) -> State:
@@ -190,7 +187,7 @@ class Method(Exchange[State, Coord, Work, Down, Up]):
         """A settled site's scores for rows x: [site, row, output]."""
         return task.output(self.models(task, state)[OWN], x)
 
-    def knows(self, state: State) -> dict[str, Tensor]:
+    def self_report(self, state: State) -> dict[str, Tensor]:
         """What a settled site found out about itself, [site] by what it means (core/facts.py)."""
         return {}
 
@@ -201,22 +198,15 @@ class Method(Exchange[State, Coord, Work, Down, Up]):
     def plan(self, rounds: int) -> tuple[Stage, ...]:
         return (training(self, rounds),)
 
-    def ends(self) -> Adapters:
-        return Adapters()
-
-    def judged_by(self, loss: Loss) -> Loss:
+    def training_loss(self, loss: Loss) -> Loss:
         """The loss it trains with: the study's, unless the method is about another."""
         return loss
 
-    def ruled_by(self, rule: Optimizer, net: Net) -> Optimizer:
+    def training_optimizer(self, optimizer: Optimizer, net: Net) -> Optimizer:
         """How a step is made of a gradient: as the study says, unless the method is about another way."""
-        return rule
+        return optimizer
 
-    def aside(self) -> float:
-        """The share of its training rows that each site keeps out of training, to judge by (Rows.aside)."""
-        return 0.0
-
-    def clashes(self, task: Task) -> tuple[str, ...]:
+    def incompatibilities(self, task: Task) -> tuple[str, ...]:
         """Why this method cannot be used with this network, loss or optimiser; nothing where it can."""
         return ()
 

@@ -58,16 +58,18 @@ def merge(ex: AnyExchange, task: Task, coord: Any, collected: Collected | None, 
 
 def collect_all(ex: AnyExchange, reports: Any, present: Tensor) -> Collected:
     """Of reports [site, ...] that are all at hand; those of absent sites are zero."""
-    return Collected(total(reports) if ex.sees == "sum" else reports, present, {})
+    return Collected(total(reports) if ex.wire.aggregation == "sum" else reports, present, {})
 
 
 def collect_coalitions(ex: AnyExchange, reports: Any, members: Tensor) -> Iterator[Collected | None]:
     """Of the same reports [site, ...] for each coalition of `members` [coalition, site]; None where it is empty."""
-    sums = map_tensors(lambda t: torch.tensordot(members.to(t), t, 1), reports) if ex.sees == "sum" else None
+    sums = (
+        map_tensors(lambda t: torch.tensordot(members.to(t), t, 1), reports) if ex.wire.aggregation == "sum" else None
+    )
     for c, present in enumerate(members):
         if not bool(present.any()):
             yield None
-        elif ex.sees == "sum":
+        elif ex.wire.aggregation == "sum":
             yield Collected(map_tensors(lambda t: t[c], sums), present, {})  # noqa: B023
         else:
             yield Collected(map_tensors(lambda t: t * per_site(present.to(t), t), reports), present, {})  # noqa: B023
@@ -137,7 +139,7 @@ class Aggregator:
     def buffer_report(self, ex: AnyExchange, at: Any, up: Any, crossed: Params | None = None) -> BufferedReports:
         """What is held of some sites' reports, [site, ...], until all have answered: their total, where that is all
         that anybody will look at; else copies, since a report may lie in memory that is used again."""
-        if ex.sees == "sum" and not self.keep_reports and not self.guards.needs_each(ex):
+        if ex.wire.aggregation == "sum" and not self.keep_reports and not self.guards.needs_each(ex):
             up = rounded(ex, up, len(self.names)) if self.guards.masks(ex) else up
             return BufferedReports(at, total(up))
         return BufferedReports(at, map_tensors(owned, up), crossed or {} if self.keep_reports else {})
@@ -152,13 +154,13 @@ class Aggregator:
         if not count or not self.guards.opens(ex, count, sites):
             return None
         held, needs_each = [part.held for part in parts], self.guards.needs_each(ex)
-        reports = spread(parts, sites) if self.keep_reports or needs_each or ex.sees == "each" else None
+        reports = spread(parts, sites) if self.keep_reports or needs_each or ex.wire.aggregation == "each" else None
         whole, facts = reports, Facts()
         if needs_each:
             whole, facts = self.guards.total(ex, reports, present, roster.seeds)
-        elif ex.sees == "sum" and self.keep_reports:
+        elif ex.wire.aggregation == "sum" and self.keep_reports:
             whole = _summed([total(part) for part in held])
-        elif ex.sees == "sum":
+        elif ex.wire.aggregation == "sum":
             whole = as_reported(_summed(held), shapes) if self.guards.masks(ex) else _summed(held)
         return Collected(whole, present, facts, reports if self.keep_reports else None)
 

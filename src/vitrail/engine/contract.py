@@ -51,20 +51,20 @@ class Contract(NamedTuple):
     stage: str  # where a stage holds several exchanges, with this one's name
     down: Spec
     up: Spec
-    sees: str
+    aggregation: str  # of reports: "sum" where a total will do, or "each"
     rounds: int  # in which it is held
     ends: bool = True  # whether the stage ends with its word: every site is told once more
     consent: str = ""  # what a site agrees to show; it may refuse
     words: dict[str, str] = {}  # noqa: RUF012  sentence for each tensor, "to site/NAME" or "from site/NAME"
     crosses: Spec | None = None  # what leaves under guards in place of `up`
-    read: str = ""  # what can be read of it under guards: "masked", "groups", "two servers"; else as `sees`
+    read: str = ""  # what can be read of it under guards: "masked", "groups", "two servers"; else as `aggregation`
 
     def lines(self) -> list[WireEntry]:
         out = []
         leaves = self.up if self.crosses is None else self.crosses
         sides: tuple[tuple[Direction, Spec], ...] = (("to site", self.down), ("from site", leaves))
         for direction, spec in sides:
-            seen = (self.read if direction == "from site" else "") or self.sees
+            seen = (self.read if direction == "from site" else "") or self.aggregation
             for name, (shape, dtype) in spec.items():
                 size = torch.empty(0, dtype=dtype).element_size()
                 count = int(torch.Size(shape).numel()) * size
@@ -85,7 +85,7 @@ def masked(contract: Contract, ex: AnyExchange) -> Contract:
     """The same with what leaves under masks: numbers mod 2^64; beside what may be no number, whether it is; zeros."""
     crosses: Spec = {k: (shape, torch.int64) for k, (shape, _) in contract.up.items()}
     said = {}
-    for name in [k for k in crosses if k.split("/")[0] in ex.unsure]:
+    for name in [k for k in crosses if k.split("/")[0] in ex.wire.may_be_nan]:
         crosses[f"{name}?"] = crosses[name]
         said[f"from site/{name}?"] = "where the numbers before are none, a 1"
     if not crosses:  # nothing is reported
@@ -156,14 +156,14 @@ def rehearse(
 ) -> Iterator[Rehearsal]:
     """One round of every stage on rows of zeros; how many `sites` matters only where messages grow with them, and one
     is taken elsewhere, unless `whole`."""
-    some, n = task.like, sites if method.grows or whole else 1
+    some, n = task.like, sites if method.wire.per_site_messages or whole else 1
     present = torch.ones(n, dtype=torch.bool, device=some.device)
     roster = Roster(("site",) * n, present, torch.arange(n, device=some.device), torch.tensor(1))
     state, coord = method.state(task, n), method.coord(task, n)
     x = some.new_zeros(n, 1, *task.net.shape)
     place = torch.zeros(n, 1, dtype=torch.int64, device=some.device)
     batch = Batch(x, some.new_zeros(n, 1, task.net.outputs), some.new_zeros(n, 1, 1), at=place)
-    rows = Rows(some.new_ones(n), batch if method.aside() else None, lambda: iter((batch,)), batch)
+    rows = Rows(some.new_ones(n), batch if method.needs.validation_share else None, lambda: iter((batch,)), batch)
     site = SiteContext(task, rows, task.rule)
     for stage in method.plan(rounds):
         before, turns = state, []
@@ -188,7 +188,7 @@ def contracts_of(t: Rehearsal) -> list[Contract]:
         words = {f"to site/{k}": v for k, v in sentences(down).items()}
         words |= {f"from site/{k}": ex.consent or v for k, v in sentences(up).items()}
         ends = ex is stage.last
-        said = (name, spec_of(down), spec_of(up), ex.sees, stage.times(i), ends, ex.consent, words)
+        said = (name, spec_of(down), spec_of(up), ex.wire.aggregation, stage.times(i), ends, ex.consent, words)
         out.append(Contract(*said))
     return out
 

@@ -72,7 +72,7 @@ class Engine(Rounds):
         draw batches, dropout and noise from one of their own, as they do between machines.
         """
         self.aside: Batch | None = None
-        if share := method.aside():
+        if share := method.needs.validation_share:
             sites, self.aside = set_aside(sites, share, seed)
         super().__init__(task, method, sites.names, training, seed, guards, contracts)
         self.lies = lies
@@ -204,7 +204,7 @@ class Engine(Rounds):
             mine, message = map_tensors(lambda t: t[at], state), map_tensors(lambda t: t[at], down)
             aside = self.aside and Batch(self.aside.x[at], self.aside.y[at], self.aside.w[at])
             held = None
-            if self.held and ex.holds_out:
+            if self.held and ex.needs.holdout:
                 held = Batch(self.held.x[at], self.held.y[at], self.held.w[at])
             site = SiteContext(task, Rows(self.counts[at], aside, lambda: self.sites.blocks(place), held), rule)
             with reused_memory():
@@ -277,7 +277,7 @@ class Engine(Rounds):
         y, w, rows, keys = feed.y[:, at], feed.w[:, at], feed.draw.rows[:, at], feed.draw.row_key
         keys = keys[:, at] if self.units else keys
         most, places = ex.batches(), None
-        if ex.places:
+        if ex.needs.row_indices:
             first = self.sampler.starts[among(place, self.device)]
             places = (rows - first).clamp(min=0)  # padding is the first row of all
         for t in range(max(steps) if most is None else min(most, max(steps))):

@@ -57,7 +57,9 @@ class Replicas:
         engine.aggregator.keep_reports = True  # no total over lanes: they belong to different federations
         self.back = torch.cat(self.replicas).argsort()  # from one federation after the other to the lanes' own order
         self.names = [tuple(engine.names[i] for i in mine.tolist()) for mine in self.replicas]
-        if engine.method.grows:  # messages hold something for every site of a federation, not for every lane
+        if (
+            engine.method.wire.per_site_messages
+        ):  # messages hold something for every site of a federation, not for every lane
             engine.contracts = trace(engine.task, engine.method, engine.training.rounds, len(self.replicas[0]))
         self.ledger = Ledger(self.names[0])  # of the first federation
         for contract in (c for stage in engine.contracts for c in stage):

@@ -49,14 +49,15 @@ class Training:
         factors = tuple((name, by) for group, by in self.rates for name in net.groups.get(group, ()))
         if self.optimiser == "adam":
             adam = Adam(lr, decay=self.weight_decay, factors=factors, decay_alone=self.weight_decay_alone)
-            return method.ruled_by(adam, net)
-        return method.ruled_by(SGD(lr, momentum, self.weight_decay, factors, self.weight_decay_alone), net)
+            return method.training_optimizer(adam, net)
+        return method.training_optimizer(SGD(lr, momentum, self.weight_decay, factors, self.weight_decay_alone), net)
 
     def apply_to(self, task: Task, method: AnyMethod) -> Task:
         """The task as this method trains it; refused where the two do not go together."""
-        task = replace(task, rule=self.rule(task.net, method), memory=self.memory, loss=method.judged_by(task.loss))
+        task = replace(task, rule=self.rule(task.net, method), memory=self.memory, loss=method.training_loss(task.loss))
         problems = [
-            Problem(f"method {method.title}", f"{why}.", "Change one of the two.") for why in method.clashes(task)
+            Problem(f"method {method.catalogue.title}", f"{why}.", "Change one of the two.")
+            for why in method.incompatibilities(task)
         ]
         for group, _ in self.rates:
             if group not in task.net.groups:

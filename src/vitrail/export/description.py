@@ -22,7 +22,7 @@ def describe(mine: Model, site: str, run: str) -> dict[str, Any]:
         "study": study.name,
         "site": site,
         "run": run,
-        "method": mine.method.title,
+        "method": mine.method.catalogue.title,
         "target": {"column": target.column, "kind": target.kind, "classes": list(target.levels), "unit": target.unit},
         "ends": list(target.ends) if target.kind == "time" else [],  # of intervals
         "features": features,

@@ -51,7 +51,7 @@ def _study(study: Study) -> Markup:
     said = ", ".join(f"{count} {kind}" for kind, count in kinds.items()) or "none"
     other = {"number": "a number", "time": "the time until it"}.get(study.target.kind, "")
     target = ", ".join(study.target.levels) or other
-    title = TABLE[study.method["name"]].title if study.method["name"] in TABLE else study.method["name"]
+    title = TABLE[study.method["name"]].catalogue.title if study.method["name"] in TABLE else study.method["name"]
     rows = [
         ("predicted", f"{study.target.column} ({target})"),
         ("from", study.images.words if study.images else f"{several(len(study.features), 'feature')}: {said}"),

@@ -22,7 +22,6 @@ from vitrail.methods.moon import Moon
 from vitrail.methods.registry import (
     DEFAULT,
     GROUP,
-    MOST,
     TABLE,
     AnyMethod,
     add_installed,
@@ -46,7 +45,6 @@ __all__ = [
     "CFL",
     "DEFAULT",
     "GROUP",
-    "MOST",
     "PARTIES",
     "PARTIES_DEFAULT",
     "RIPFL",

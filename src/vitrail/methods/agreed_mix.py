@@ -23,12 +23,13 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Adapters, AnyExchange, Exchange, Method, Stage, Tries
+from vitrail.core.declarations import Catalogue, Ge, Le, Needs, WireRules
+from vitrail.core.exchange import AnyExchange, Exchange, Method, Stage
 from vitrail.core.facts import ALONE, OWN
 from vitrail.core.losses import Loss
 from vitrail.core.optimizers import Optimizer
@@ -55,28 +56,22 @@ ALPHAS = tuple(i / 10 for i in range(11))
 
 
 class MixLosses(Reveal):
-    judges: ClassVar[frozenset[str]] = frozenset({"shown"})
+    wire = WireRules(score_fields={"shown"})
 
 
 @dataclass(frozen=True)
 class AgreedMix(Versioned, Method[State, VersionedCoord, Work, VersionedMessage, Any]):
-    title: ClassVar[str] = "Agreed mix"
-    tries: ClassVar[Tries] = {"own_rate": (0.3, 1.0, 3.0)}
-    sees = "sum"
-    places: ClassVar[bool] = True
+    catalogue = Catalogue("Agreed mix", tuning_grid={"own_rate": (0.3, 1.0, 3.0)})
     beside: ClassVar[bool] = True  # type: ignore[misc]
     inner: str | None = None  # None: FedAvg
-    folds: int = 5
-    tuned: tuple[int, ...] = (1, 3, 10, 30)
-    own_rate: float = 1.0
-    slack: float = 0.002
-    alpha: float | None = None
+    folds: Annotated[int, Ge(2)] = 5  # what is left out is judged by a model of the rest
+    tuned: tuple[Annotated[int, Ge(1)], ...] = (1, 3, 10, 30)
+    own_rate: Annotated[float, Ge(0)] = 1.0
+    slack: Annotated[float, Ge(0)] = 0.002
+    alpha: Annotated[float, Ge(0), Le(1)] | None = None
 
     def __post_init__(self) -> None:
-        if self.folds < 2:
-            raise ValueError("folds must be at least 2: what is left out is judged by a model of the rest")
-        if (self.alpha or 0) > 1:
-            raise ValueError("alpha is a share, from 0 to 1")
+        super().__post_init__()
         object.__setattr__(self, "tuned", tuple(self.tuned))  # files have lists
         if list(self.tuned) != sorted(set(self.tuned)):
             raise ValueError("tuned is a list of epochs, each more than the one before")
@@ -92,8 +87,13 @@ class AgreedMix(Versioned, Method[State, VersionedCoord, Work, VersionedMessage,
         return self.method.plan(1)[0].last
 
     @property
-    def told(self) -> frozenset[str]:  # type: ignore[override]
-        return frozenset({"losses", "errors", "alone", "loss", "error"}) | ({"of"} if self.method.told else set())
+    def wire(self) -> WireRules:
+        of = {"of"} if self.method.wire.disclosed_state else set()
+        return WireRules("sum", disclosed_state={"losses", "errors", "alone", "loss", "error", *of})
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(row_indices=True, adapters=self.method.needs.adapters)
 
     @property
     def alphas(self) -> tuple[float, ...]:
@@ -121,20 +121,17 @@ class AgreedMix(Versioned, Method[State, VersionedCoord, Work, VersionedMessage,
         choose = Stage("choose", (ChooseMix(self),), 1, "choice", "After training, once")
         return *stages, choose, Stage("show", tuple(shown), 1, "losses on rows left out", "Last, once")
 
-    def ends(self) -> Adapters:
-        return self.method.ends()
+    def training_loss(self, loss: Loss) -> Loss:
+        return self.method.training_loss(loss)
 
-    def judged_by(self, loss: Loss) -> Loss:
-        return self.method.judged_by(loss)
-
-    def ruled_by(self, rule: Optimizer, net: Net) -> Optimizer:
+    def training_optimizer(self, rule: Optimizer, net: Net) -> Optimizer:
         """As the method has it, where nothing else is said here."""
         asked = {k: v for k in ("lr", "momentum") if (v := getattr(self.method, k)) is not None}
         asked = {k: v for k, v in asked.items() if getattr(self, k) is None and hasattr(rule, k)}
-        return self.method.ruled_by(dataclasses.replace(rule, **asked) if asked else rule, net)  # type: ignore[type-var]
+        return self.method.training_optimizer(dataclasses.replace(rule, **asked) if asked else rule, net)  # type: ignore[type-var]
 
-    def clashes(self, task: Task) -> tuple[str, ...]:
-        return self.method.clashes(task)
+    def incompatibilities(self, task: Task) -> tuple[str, ...]:
+        return self.method.incompatibilities(task)
 
     def state(self, task: Task, sites: int) -> State:
         own, none = clone(to_all(to_all(task.start, self.folds + 1), sites)), task.like.new_zeros(sites)
@@ -176,7 +173,7 @@ class AgreedMix(Versioned, Method[State, VersionedCoord, Work, VersionedMessage,
             own = interpolate(a, alone, own)
         return {**held, OWN: own, ALONE: alone}
 
-    def knows(self, state: State) -> dict[str, Tensor]:
+    def self_report(self, state: State) -> dict[str, Tensor]:
         return {means: getattr(state, k) for k, (_, means) in MEANS.items()}
 
     def chosen(self, state: State) -> tuple[Tensor, Tensor]:
@@ -209,9 +206,9 @@ def why_unfit(name: str | None) -> str:
         return " ".join(f"{p.what} {p.hint}".strip() for p in found).rstrip(".")
     stages = (made := build_inner(name)).plan(2)
     one, *more = stages[0].exchanges
-    if not made.federated or more or one.sees != "sum" or type(made).shared is Method.shared:
+    if not made.catalogue.federated or more or one.wire.aggregation != "sum" or type(made).shared is Method.shared:
         return "its rounds are not one sum that makes a shared model, which every site could mix with its own"
-    if any(ex.places for stage in stages for ex in stage.exchanges):
+    if any(ex.needs.row_indices for stage in stages for ex in stage.exchanges):
         return "it looks at which rows a batch holds, as this one does: it chooses by itself"
     return ""
 
@@ -229,7 +226,7 @@ class LaterStage(Versioned, Exchange[State, VersionedCoord, Work, VersionedMessa
 
     of: AgreedMix
     ex: AnyExchange
-    places: ClassVar[bool] = True
+    needs = Needs(row_indices=True)
     beside: ClassVar[bool] = False  # type: ignore[misc]
     own_rate: ClassVar[float] = 1.0  # type: ignore[misc]
 
@@ -238,8 +235,8 @@ class LaterStage(Versioned, Exchange[State, VersionedCoord, Work, VersionedMessa
         return self.of.folds
 
     @property
-    def sees(self) -> Literal["sum", "each"]:  # type: ignore[override]
-        return self.ex.sees
+    def wire(self) -> WireRules:
+        return WireRules(self.ex.wire.aggregation)
 
     def settle(self, task: Task, state: State, down: VersionedMessage) -> State:
         return self.of.ready(task, super().settle(task, state, down))

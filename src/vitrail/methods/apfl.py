@@ -13,12 +13,13 @@ Deng et al. write the rule per step and leave its frequency open. Under Adam w a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Method, SiteContext, Tries
+from vitrail.core.declarations import Catalogue, Ge, Le
+from vitrail.core.exchange import Method, SiteContext
 from vitrail.core.facts import OWN
 from vitrail.core.task import Batch, Task, carry_state
 from vitrail.core.tensors import Params, clone, dot, interpolate, scaled, to_all, tree_map
@@ -43,10 +44,9 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class APFL(Averages, Method[State, Shared, Work, Shared, Up]):
-    title: ClassVar[str] = "APFL"
-    tries: ClassVar[Tries] = {"alpha": (0.25, 0.5, 0.75)}
-    momentum: float | None = 0.0
-    alpha: float = 0.5
+    catalogue = Catalogue("APFL", tuning_grid={"alpha": (0.25, 0.5, 0.75)})
+    momentum: Annotated[float, Ge(0)] | None = 0.0
+    alpha: Annotated[float, Ge(0), Le(1)] = 0.5
     adaptive: bool = True
 
     def state(self, task: Task, sites: int) -> State:

@@ -34,7 +34,8 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Exchange, Method, Nothing, Roster, SiteContext, Stage, Tries, training
+from vitrail.core.declarations import Catalogue, Ge, WireRules
+from vitrail.core.exchange import Exchange, Method, Nothing, Roster, SiteContext, Stage, training
 from vitrail.core.facts import MIXED, OWN, Facts
 from vitrail.core.task import Batch, Task, carry_state
 from vitrail.core.tensors import Params, clone, dot, per_site, scaled, select_own, subtract, to_all, tree_map
@@ -88,14 +89,12 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class APPLE(Method[State, Coord, Work, Down, Up]):
-    title: ClassVar[str] = "APPLE"
-    tries: ClassVar[Tries] = {"mu": (0.01, 0.1, 1.0), "rate": (0.01, 0.1, 1.0)}
-    grows: ClassVar[bool] = True
-    tune_first: ClassVar[bool] = True
+    catalogue = Catalogue("APPLE", tuning_grid={"mu": (0.01, 0.1, 1.0), "rate": (0.01, 0.1, 1.0)}, tune_first=True)
+    wire = WireRules(per_site_messages=True)
     weights: Literal["uniform", "rows"] = "rows"
-    mu: float = 0.1
-    rate: float = 0.1
-    fades: int = 16
+    mu: Annotated[float, Ge(0)] = 0.1
+    rate: Annotated[float, Ge(0)] = 0.1
+    fades: Annotated[int, Ge(1)] = 16
     schedule: Literal["exponential", "cosine"] = "exponential"
 
     def plan(self, rounds: int) -> tuple[Stage, ...]:

@@ -7,13 +7,11 @@ those of the pooled rows.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
+from vitrail.core.declarations import Catalogue
 from vitrail.methods.local import Local
 
 
 @dataclass(frozen=True)
 class Centralized(Local):
-    title: ClassVar[str] = "Centralized"
-    alone: ClassVar[bool] = False
-    pools_rows: ClassVar[bool] = True
+    catalogue = Catalogue("Centralized", baseline="pooled")

@@ -33,7 +33,8 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Exchange, Method, Roster, Rows, SiteContext, Stage, Tries, training
+from vitrail.core.declarations import Catalogue, Ge, Le, Needs, WireRules
+from vitrail.core.exchange import Exchange, Method, Roster, Rows, SiteContext, Stage, training
 from vitrail.core.facts import ALONE, ALONE_LEFT_OUT, GROUP, LEFT_OUT, OWN, SHARED, Facts
 from vitrail.core.losses import Hazard
 from vitrail.core.task import Batch, Task, carry_state
@@ -62,30 +63,21 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class Centres(Method[State, Coord, Work, Down, Up]):
-    title: ClassVar[str] = "Centres"
-    tries: ClassVar[Tries] = {"groups": (2, 3, 5)}
+    catalogue = Catalogue("Centres", tuning_grid={"groups": (2, 3, 5)})
     name: ClassVar[str] = "all sites"
-    sees = "sum"
-    counts: ClassVar[frozenset[str]] = frozenset({"weight"})
-    places: ClassVar[bool] = True
-    told: ClassVar[frozenset[str]] = frozenset({"groups", "group", "losses", "alone", "loss"})
-    groups: int = 3
-    folds: int = 3
-    starts: int = 2
-    warm: float = 0.1
+    wire = WireRules("sum", weight_fields={"weight"}, disclosed_state={"groups", "group", "losses", "alone", "loss"})
+    needs = Needs(row_indices=True)
+    groups: Annotated[int, Ge(1)] = 3
+    folds: Annotated[int, Ge(2)] = 3  # what is left out is judged by a model of the rest
+    starts: Annotated[int, Ge(1)] = 2
+    warm: Annotated[float, Ge(0), Le(1)] = 0.1
     constant: bool = True
-    hold: float = 0.3
-    margin: float = 0.01
-    alpha: float | None = None
+    hold: Annotated[float, Ge(0)] = 0.3
+    margin: Annotated[float, Ge(0)] = 0.01
+    alpha: Annotated[float, Ge(0), Le(1)] | None = None
     split: Literal["all", "head"] = "all"
     weights: Literal["uniform", "rows"] = "uniform"
-    invited: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.folds < 2:
-            raise ValueError("folds must be at least 2: what is left out is judged by a model of the rest")
-        if max(self.warm, self.alpha or 0) > 1:
-            raise ValueError("warm and alpha are shares, from 0 to 1")
+    invited: Annotated[int, Ge(1)] | None = None
 
     def plan(self, rounds: int) -> tuple[Stage, ...]:
         what = "which group you are in, and your loss per row on rows left out, by the choice and alone"
@@ -116,7 +108,7 @@ class Centres(Method[State, Coord, Work, Down, Up]):
         """Versions, starts, centres of K > 1."""
         return self.folds + 1, self.starts, sum(range(2, self.groups + 1))
 
-    def clashes(self, task: Task) -> tuple[str, ...]:
+    def incompatibilities(self, task: Task) -> tuple[str, ...]:
         if self.split == "all" or "head" in task.net.groups:
             return ()
         return ('split = "head", and the network has no group "head"',)
@@ -185,7 +177,7 @@ class Centres(Method[State, Coord, Work, Down, Up]):
             own["head.bias"] = own["head.bias"] + (1 - state.alpha)[:, None] * state.constant
         return {OWN: own, SHARED: state.shared, ALONE: alone}
 
-    def knows(self, state: State) -> dict[str, Tensor]:
+    def self_report(self, state: State) -> dict[str, Tensor]:
         return {LEFT_OUT: state.loss, ALONE_LEFT_OUT: state.alone}
 
     def predict(self, task: Task, state: State, x: Tensor) -> Tensor:
@@ -236,12 +228,8 @@ class SplitCentres(Exchange[State, Coord, Hand, Centred, Blocks]):
     """A site trains the models of the groups that its rows fit best: one for every version, start and K > 1."""
 
     name: ClassVar[str] = "groups"
-    sees = "sum"
-    counts: ClassVar[frozenset[str]] = frozenset({"weight"})
-    places: ClassVar[bool] = True
-    unsure: ClassVar[frozenset[str]] = frozenset({"fit"})
-    judges: ClassVar[frozenset[str]] = frozenset({"fit"})
-    settles: ClassVar[frozenset[str]] = frozenset({"params"})
+    wire = WireRules("sum", weight_fields={"weight"}, score_fields={"fit"}, may_be_nan={"fit"}, final_fields={"params"})
+    needs = Needs(row_indices=True)
     of: Centres
 
     def invite(self, task: Task, coord: Coord, roster: Roster) -> Tensor:

@@ -29,12 +29,13 @@ between updates.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Method, Roster, SiteContext, Tries
+from vitrail.core.declarations import Catalogue, Ge
+from vitrail.core.exchange import Method, Roster, SiteContext
 from vitrail.core.facts import ALIKE, GROUP, GROUP_LONGEST, GROUP_MOVED, GROUP_SPLIT, OWN, Fact, Facts
 from vitrail.core.task import Batch, Task, carry_state
 from vitrail.core.tensors import Params, clone, scaled, subtract, to_all
@@ -65,15 +66,13 @@ class Up(NamedTuple):
 
 @dataclass(frozen=True)
 class CFL(Method[Own, Groups, Work, Down, Up]):
-    title: ClassVar[str] = "CFL"
-    tries: ClassVar[Tries] = {"eps1": (0.1, 0.4, 1.6), "eps2": (0.4, 1.6, 6.4)}
-    tune_first: ClassVar[bool] = True
+    catalogue = Catalogue("CFL", tuning_grid={"eps1": (0.1, 0.4, 1.6), "eps2": (0.4, 1.6, 6.4)}, tune_first=True)
     weights: Literal["uniform", "rows"] = "uniform"
-    eps1: float = 0.4
-    eps2: float = 1.6
-    gamma: float = 0.0
-    after: int = 20
-    smallest: int = 2
+    eps1: Annotated[float, Ge(0)] = 0.4
+    eps2: Annotated[float, Ge(0)] = 1.6
+    gamma: Annotated[float, Ge(0)] = 0.0
+    after: Annotated[int, Ge(1)] = 20
+    smallest: Annotated[int, Ge(1)] = 2
     linkage: Literal["single", "complete"] = "single"
 
     def state(self, task: Task, sites: int) -> Own:

@@ -10,9 +10,10 @@ on each batch. loss_i is the mean over rows; where the loss of a batch is their 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, NamedTuple
 
-from vitrail.core.exchange import Method, SiteContext, Tries
+from vitrail.core.declarations import Catalogue, Ge
+from vitrail.core.exchange import Method, SiteContext
 from vitrail.core.facts import OWN
 from vitrail.core.task import Batch, Task, carry_state
 from vitrail.core.tensors import Params, clone, proximal_term, to_all
@@ -35,9 +36,8 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class Ditto(Averages, Method[State, Shared, Work, Shared, Up]):
-    title: ClassVar[str] = "Ditto"
-    tries: ClassVar[Tries] = {"lam": (0.01, 0.1, 1.0)}
-    lam: float = 0.1
+    catalogue = Catalogue("Ditto", tuning_grid={"lam": (0.01, 0.1, 1.0)})
+    lam: Annotated[float, Ge(0)] = 0.1
 
     def state(self, task: Task, sites: int) -> State:
         own = clone(to_all(task.start, sites))

@@ -20,12 +20,13 @@ counting rows would balance twice. With `class_weights = "none"` this is the pap
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Method, SiteContext, Tries
+from vitrail.core.declarations import Catalogue, Ge
+from vitrail.core.exchange import Method, SiteContext
 from vitrail.core.facts import OWN, SHARED
 from vitrail.core.losses import CrossEntropy
 from vitrail.core.task import Batch, Task, carry_state
@@ -50,11 +51,10 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class FedRoD(Averages, Method[State, Shared, Work, Shared, Up]):
-    title: ClassVar[str] = "Fed-RoD"
-    tries: ClassVar[Tries] = {"gamma": (0.0, 0.5, 1.0)}
-    gamma: float = 1.0
+    catalogue = Catalogue("Fed-RoD", tuning_grid={"gamma": (0.0, 0.5, 1.0)})
+    gamma: Annotated[float, Ge(0)] = 1.0
 
-    def clashes(self, task: Task) -> tuple[str, ...]:
+    def incompatibilities(self, task: Task) -> tuple[str, ...]:
         if isinstance(task.loss, CrossEntropy):
             return ()
         return ("its balanced softmax weighs classes by their rows, so it needs classes and their cross-entropy",)

@@ -16,6 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from vitrail.core.declarations import Catalogue, Ge, WireRules
 from vitrail.core.exchange import Method, Roster, Rows, SiteContext
 from vitrail.core.facts import OWN, Facts
 from vitrail.core.task import Batch, Task, carry_state
@@ -46,11 +47,10 @@ class Work(NamedTuple):
 class Averages:
     """The coordinator's half, for every method whose coordinator averages models."""
 
-    sees: ClassVar[Literal["sum", "each"]] = "sum"
-    counts: ClassVar[frozenset[str]] = frozenset({"weight"})
+    wire = WireRules(aggregation="sum", weight_fields={"weight"})
     personal: ClassVar[tuple[str, ...]] = ()  # parameter groups that stay at the site
     weights: Literal["uniform", "rows"] = "uniform"
-    invited: int | None = None
+    invited: Annotated[int, Ge(1)] | None = None
 
     def invite(self, task: Task, coord: Shared, roster: Roster) -> Tensor:
         if self.invited is None or self.invited >= len(roster.names):
@@ -81,7 +81,7 @@ class Averages:
 
 @dataclass(frozen=True)
 class FedAvg(Averages, Method[Own, Shared, Work, Shared, Up]):
-    title: ClassVar[str] = "FedAvg"
+    catalogue = Catalogue("FedAvg")
 
     def state(self, task: Task, sites: int) -> Own:
         every = to_all(task.start, sites)

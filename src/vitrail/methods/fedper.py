@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from vitrail.core.declarations import Catalogue
 from vitrail.methods.fedavg import FedAvg
 
 
 @dataclass(frozen=True)
 class FedPer(FedAvg):
-    title: ClassVar[str] = "FedPer"
-    brief: ClassVar[bool] = True
+    catalogue = Catalogue("FedPer", in_short_comparison=True)
     personal: ClassVar[tuple[str, ...]] = ("head", "output")

@@ -9,9 +9,10 @@ mu = 0 is FedAvg. The pull applies to the parameters that travel. Default mu = 0
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated
 
-from vitrail.core.exchange import SiteContext, Tries
+from vitrail.core.declarations import Catalogue, Ge
+from vitrail.core.exchange import SiteContext
 from vitrail.core.task import Batch
 from vitrail.core.tensors import proximal_term
 from vitrail.methods.fedavg import FedAvg, Work
@@ -19,9 +20,8 @@ from vitrail.methods.fedavg import FedAvg, Work
 
 @dataclass(frozen=True)
 class FedProx(FedAvg):
-    title: ClassVar[str] = "FedProx"
-    tries: ClassVar[Tries] = {"mu": (0.001, 0.01, 0.1, 1.0)}
-    mu: float = 0.1
+    catalogue = Catalogue("FedProx", tuning_grid={"mu": (0.001, 0.01, 0.1, 1.0)})
+    mu: Annotated[float, Ge(0)] = 0.1
 
     def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
         site.optimizer.step(

@@ -9,9 +9,10 @@ v_i: starts at w, then `epochs` epochs on the site's own rows; nothing travels a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, Literal
 
-from vitrail.core.exchange import Nothing, SiteContext, Stage, Tries, training
+from vitrail.core.declarations import Catalogue, Ge
+from vitrail.core.exchange import Nothing, SiteContext, Stage, training
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import Params, clone
 from vitrail.methods.fedavg import FedAvg, Own, Shared, Work
@@ -36,10 +37,10 @@ class LocalHead(Local):
 
 @dataclass(frozen=True)
 class FineTune(FedAvg):
-    title: ClassVar[str] = "FedAvg + fine-tuning"
-    tries: ClassVar[Tries] = {"epochs": (1, 3, 10), "part": ("all", "head")}
-    brief: ClassVar[bool] = True
-    epochs: int = 10
+    catalogue = Catalogue(
+        "FedAvg + fine-tuning", tuning_grid={"epochs": (1, 3, 10), "part": ("all", "head")}, in_short_comparison=True
+    )
+    epochs: Annotated[int, Ge(1)] = 10
     part: Literal["all", "head"] = "all"
 
     def plan(self, rounds: int) -> tuple[Stage, ...]:

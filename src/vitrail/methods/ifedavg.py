@@ -16,9 +16,10 @@ that only necessary shifts are learned.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from vitrail.core.exchange import Adapters, SiteContext, Stage, Tries, training
+from vitrail.core.declarations import Adapters, Catalogue, Ge, Needs
+from vitrail.core.exchange import SiteContext, Stage, training
 from vitrail.core.facts import INPUT_FACTOR, INPUT_SHIFT, OUTPUT_FACTOR, OUTPUT_SHIFT
 from vitrail.core.optimizers import ExtraGrad
 from vitrail.core.task import Batch, Task
@@ -41,14 +42,14 @@ def layers(task: Task, state: Own) -> Params:
 
 @dataclass(frozen=True)
 class IFedAvg(FedAvg):
-    title: ClassVar[str] = "iFedAvg"
-    tries: ClassVar[Tries] = {"output": ("no", "each"), "identity": (0.0, 0.01, 0.1)}
+    catalogue = Catalogue("iFedAvg", tuning_grid={"output": ("no", "each"), "identity": (0.0, 0.01, 0.1)})
     personal: ClassVar[tuple[str, ...]] = PRIVATE
     output: Literal["no", "each", "scalar"] = "no"
-    identity: float = 0.0
+    identity: Annotated[float, Ge(0)] = 0.0
 
-    def ends(self) -> Adapters:
-        return Adapters(True, self.output)
+    @property
+    def needs(self) -> Needs:
+        return Needs(adapters=Adapters(True, self.output))
 
     def plan(self, rounds: int) -> tuple[Stage, ...]:
         what = "your private layers, which stay here until then: a shift and a factor for each column"

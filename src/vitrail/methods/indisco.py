@@ -44,7 +44,8 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Exchange, Method, Nothing, Roster, SiteContext, Stage, Tries, training
+from vitrail.core.declarations import Catalogue, Ge, WireRules
+from vitrail.core.exchange import Exchange, Method, Nothing, Roster, SiteContext, Stage, training
 from vitrail.core.facts import ALONE, OWN, SHARED, Facts
 from vitrail.core.losses import CrossEntropy
 from vitrail.core.optimizers import SGD, Adam, Optimizer, of_parameter
@@ -89,25 +90,21 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class InDISCO(Method[State, Coord, Work, Shared, Any]):
-    title: ClassVar[str] = "inDISCO"
-    tries: ClassVar[Tries] = {"clst": (0.4, 0.8), "sep": (0.08, 0.2)}
-    sees: ClassVar[Literal["sum", "each"]] = "each"  # of models that go round; while training the sum (Joint)
-    counts: ClassVar[frozenset[str]] = frozenset({"weight"})
-    needs: ClassVar[str] = "prototypes"
+    catalogue = Catalogue("inDISCO", tuning_grid={"clst": (0.4, 0.8), "sep": (0.08, 0.2)}, required_net="prototypes")
     still: ClassVar[tuple[str, ...]] = ()  # groups that do not move
-    lr: float | None = 3e-3
+    lr: Annotated[float, Ge(0)] | None = 3e-3
     share: Literal["no", "prototypes", "add-on", "all"] = "all"
     alone_too: bool = True
     travel: bool = True
-    warm: int = 5
-    clst: float = 0.8
-    sep: float = 0.08
-    l1: float = 1e-4
-    last: int = 100
+    warm: Annotated[int, Ge(1)] = 5
+    clst: Annotated[float, Ge(0)] = 0.8
+    sep: Annotated[float, Ge(0)] = 0.08
+    l1: Annotated[float, Ge(0)] = 1e-4
+    last: Annotated[int, Ge(1)] = 100
     optimiser: Literal["adam", "study"] = "adam"
-    least: int = 5  # pictures of a class, of which a site tells anything
+    least: Annotated[int, Ge(1)] = 5  # pictures of a class, of which a site tells anything
     weights: Literal["uniform", "rows"] = "uniform"
-    invited: int | None = None
+    invited: Annotated[int, Ge(1)] | None = None
 
     def plan(self, rounds: int) -> tuple[Stage, ...]:
         given = {f.name: getattr(self, f.name) for f in fields(self)}
@@ -121,14 +118,14 @@ class InDISCO(Method[State, Coord, Work, Shared, Any]):
     def shown(self) -> tuple[Stage, ...]:
         return (Stage("show", shows(self), 1, "signs of a bias", "Last, once"),)
 
-    def clashes(self, task: Task) -> tuple[str, ...]:
+    def incompatibilities(self, task: Task) -> tuple[str, ...]:
         if not isinstance(task.net, ProtoNet):
             return ('it is about networks with prototypes: write kind = "prototypes" under [network]',)
         if not isinstance(task.loss, CrossEntropy):
             return ("it trains by cross-entropy, and its last layer is convex in nothing else",)
         return ()
 
-    def ruled_by(self, rule: Optimizer, net: Net) -> Optimizer:
+    def training_optimizer(self, rule: Optimizer, net: Net) -> Optimizer:
         if not isinstance(rule, SGD | Adam):
             return rule
         slow = ("head", "features") if isinstance(net, ProtoNet) and net.pretrained else ("head",)
@@ -138,13 +135,10 @@ class InDISCO(Method[State, Coord, Work, Shared, Any]):
         return replace(rule, factors=tuple(factors.items()))
 
     @property
-    def told(self) -> frozenset[str]:  # type: ignore[override]
-        """Beside what is averaged, a model of its own, if the site agrees."""
-        return frozenset(("local", "alone" if self.compares else "own") if self.travel else ("local",))
-
-    @property
-    def grows(self) -> bool:  # type: ignore[override]
-        return self.travel
+    def wire(self) -> WireRules:
+        """Beside what is averaged a model of its own is disclosed, if the site agrees. While training: Joint."""
+        own = {"alone" if self.compares else "own"} if self.travel else set()
+        return WireRules(weight_fields={"weight"}, disclosed_state={"local", *own}, per_site_messages=self.travel)
 
     @property
     def common(self) -> tuple[str, ...]:
@@ -255,7 +249,9 @@ class InDISCO(Method[State, Coord, Work, Shared, Any]):
 class Joint(InDISCO):
     """Rounds in which everything moves."""
 
-    sees: ClassVar[Literal["sum", "each"]] = "sum"
+    @property
+    def wire(self) -> WireRules:
+        return replace(super().wire, aggregation="sum")
 
 
 class Warm(Joint):
@@ -286,7 +282,7 @@ class WarmEnd(Warm):
 class Push(Exchange[State, Coord, Nothing, Nothing, Nothing]):
     """Each site by itself: prototypes become patches of its pictures, and the last layer is fitted to them."""
 
-    sees = "sum"
+    wire = WireRules("sum")
     of: InDISCO
 
     def report(self, site: SiteContext, state: State, work: Nothing, down: Nothing) -> tuple[State, Nothing]:
@@ -311,13 +307,12 @@ class Push(Exchange[State, Coord, Nothing, Nothing, Nothing]):
 class InDISCOCentral(InDISCO):
     """CMCP: all pictures in one place. A yardstick, as `centralized`."""
 
-    title: ClassVar[str] = "inDISCO, centralized"
-    federated: ClassVar[bool] = False
-    pools_rows: ClassVar[bool] = True
+    catalogue = Catalogue("inDISCO, centralized", baseline="pooled", required_net="prototypes")
     travel: bool = False
     share: Literal["no", "prototypes", "add-on", "all"] = "no"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.share != "no" or self.travel:
             raise ValueError('all pictures are in one place, so that nothing is shared: share is "no", travel false')
 

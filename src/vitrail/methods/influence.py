@@ -22,12 +22,13 @@ Late in a run, when no model lowers a user's loss any more, w is that of a site 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Method, Roster, SiteContext, Tries
+from vitrail.core.declarations import Catalogue, Gt, Le, Needs, WireRules
+from vitrail.core.exchange import Method, Roster, SiteContext
 from vitrail.core.facts import OWN, SHARE, Facts
 from vitrail.core.task import Batch, Task, carry_state
 from vitrail.core.tensors import Params, clone, per_site, select_own, to_all, tree_map
@@ -69,20 +70,13 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class Influence(Method[State, Models, Work, Down, Up]):
-    title: ClassVar[str] = "Influence"
-    tries: ClassVar[Tries] = {"share": (0.1, 0.2, 0.4)}
-    grows: ClassVar[bool] = True
-    told: ClassVar[frozenset[str]] = frozenset({"params"})
-    judges: ClassVar[frozenset[str]] = frozenset({"weights"})
-    tune_first: ClassVar[bool] = True
-    share: float = 0.2  # of the training rows: those that a site judges by
+    catalogue = Catalogue("Influence", tuning_grid={"share": (0.1, 0.2, 0.4)}, tune_first=True)
+    wire = WireRules(score_fields={"weights"}, disclosed_state={"params"}, per_site_messages=True)
+    share: Annotated[float, Gt(0), Le(0.5)] = 0.2  # of the training rows: those that a site judges by
 
-    def __post_init__(self) -> None:
-        if not 0 < self.share <= 0.5:
-            raise ValueError(f"share must be above 0 and at most 0.5, got {self.share}")
-
-    def aside(self) -> float:
-        return self.share
+    @property
+    def needs(self) -> Needs:
+        return Needs(validation_share=self.share)
 
     def state(self, task: Task, sites: int) -> State:
         params = clone(to_all(task.start, sites))
@@ -97,10 +91,10 @@ class Influence(Method[State, Models, Work, Down, Up]):
         return Down(to_all(coord.models, n), coord.known.expand(n, n), own)
 
     def begin(self, site: SiteContext, state: State, down: Down) -> Work:
-        assert site.rows.aside is not None
+        assert site.rows.validation is not None
         sites = range(down.own.shape[1])
-        after = torch.stack([site.task.value(_model(state, down, j), site.rows.aside) for j in sites], 1)
-        weights = weigh(site.task.value(state.before, site.rows.aside), after, down.known, down.own)
+        after = torch.stack([site.task.value(_model(state, down, j), site.rows.validation) for j in sites], 1)
+        weights = weigh(site.task.value(state.before, site.rows.validation), after, down.known, down.own)
         params = clone(state.params)
         for v in params.values():
             v.zero_()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
+from vitrail.core.declarations import Catalogue
 from vitrail.core.exchange import Method, Nothing, SiteContext
 from vitrail.core.facts import OWN
 from vitrail.core.task import Batch, Task, carry_state
@@ -14,9 +14,7 @@ from vitrail.methods.fedavg import Own, Work
 
 @dataclass(frozen=True)
 class Local(Method[Own, Nothing, Work, Nothing, Nothing]):
-    title: ClassVar[str] = "Local"
-    federated: ClassVar[bool] = False
-    alone: ClassVar[bool] = True
+    catalogue = Catalogue("Local", baseline="alone")
 
     def state(self, task: Task, sites: int) -> Own:
         params = clone(to_all(task.start, sites))
@@ -28,7 +26,7 @@ class Local(Method[Own, Nothing, Work, Nothing, Nothing]):
 
     def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
         # all sites' rows in one place are more than one site's
-        optimizer = site.optimizer.alone if self.alone else site.optimizer
+        optimizer = site.optimizer.alone if self.catalogue.alone else site.optimizer
         optimizer.step(site.task, work.params, work.memory, batch)
 
     def report(self, site: SiteContext, state: Own, work: Work, down: Nothing) -> tuple[Own, Nothing]:

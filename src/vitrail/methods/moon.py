@@ -16,13 +16,14 @@ Departure: the paper projects features by two layers of their own; here they are
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, ClassVar, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Method, SiteContext, Tries
+from vitrail.core.declarations import Catalogue, Ge, Gt
+from vitrail.core.exchange import Method, SiteContext
 from vitrail.core.facts import OWN
 from vitrail.core.task import Batch, Task, carry_state
 from vitrail.core.tensors import Params, clone, to_all
@@ -46,15 +47,10 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class Moon(Averages, Method[State, Shared, Work, Shared, Up]):
-    title: ClassVar[str] = "MOON"
-    tries: ClassVar[Tries] = {"mu": (0.1, 1.0, 5.0, 10.0)}
-    told: ClassVar[frozenset[str]] = frozenset({"before"})  # what was sent and what changed add up to it
-    mu: float = 1.0
-    temperature: float = 0.5
-
-    def __post_init__(self) -> None:
-        if self.temperature <= 0:
-            raise ValueError(f"temperature must be above 0, got {self.temperature}")
+    catalogue = Catalogue("MOON", tuning_grid={"mu": (0.1, 1.0, 5.0, 10.0)})
+    wire = replace(Averages.wire, disclosed_state={"before"})  # what was sent and what changed add up to it
+    mu: Annotated[float, Ge(0)] = 1.0
+    temperature: Annotated[float, Gt(0)] = 0.5
 
     def state(self, task: Task, sites: int) -> State:
         start = to_all(task.start, sites)

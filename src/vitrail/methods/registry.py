@@ -9,8 +9,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
 
+from vitrail.core.declarations import LARGEST, describe, fits, hyperparameters
 from vitrail.core.errors import Problem, VitrailError, nearest
 from vitrail.core.exchange import Method
 from vitrail.methods.agreed_mix import AgreedMix
@@ -50,9 +51,11 @@ class _Methods(dict[str, type[AnyMethod]]):
         if not given:
             raise KeyError(name)
         kind = self[base]
-        own = {k: f.type for k in given for f in dataclasses.fields(kind) if f.name == k}
-        title = f"{kind.title} ({', '.join(f'{k} {v}' for k, v in given.items())})"
-        body = {"__module__": kind.__module__, "__annotations__": own, "title": title, "variant_of": kind, **given}
+        own = {k: hint for k, hint in hyperparameters(kind).items() if k in given}
+        title = f"{kind.catalogue.title} ({', '.join(f'{k} {v}' for k, v in given.items())})"
+        catalogue = dataclasses.replace(kind.catalogue, title=title)
+        body = {"__module__": kind.__module__, "__annotations__": own, "catalogue": catalogue, "variant_of": kind}
+        body |= given
         _variants[name] = dataclasses.dataclass(frozen=True)(type(kind.__name__, (kind,), body))
         return _variants[name]
 
@@ -100,7 +103,6 @@ TABLE = _Methods(
     }
 )
 
-MOST = 10**9  # of a whole number among hyperparameters: more is a mistake, or meant to do harm
 DEFAULT = "fedavg"  # of a study that names no method
 
 __all__ = ["DEFAULT", "PARTIES", "PARTIES_DEFAULT", "TABLE", "AnyMethod", *(kind.__name__ for kind in TABLE.values())]
@@ -149,7 +151,7 @@ def name_of(method: AnyMethod) -> str:
 def named(test: Callable[[type[AnyMethod]], bool]) -> list[str]:
     """Names of the methods that pass a test of what they declare, in the order of the table.
 
-    >>> named(lambda kind: not kind.federated and not kind.needs)
+    >>> named(lambda kind: not kind.catalogue.federated and not kind.catalogue.required_net)
     ['local', 'centralized']
     """
     return [name for name, kind in TABLE.items() if test(kind)]
@@ -170,14 +172,12 @@ def problems(
     if ":" in name:
         base, beside = split_name(name)
         return problems(base, {**beside, **given}, where, table)
-    hints = get_type_hints(table[name])
-    fields = {f.name: hints[f.name] for f in dataclasses.fields(table[name])}
-    found = []
+    fields, found = hyperparameters(table[name]), []
     for k, v in given.items():
         if k not in fields:
             found.append(Problem(f"{where}.{k}", f"{name} has no hyperparameter {k!r}.", nearest(k, fields)))
-        elif not _fits(v, fields[k]):
-            found.append(Problem(f"{where}.{k}", f"expected {_words(fields[k])}, got {_shown(v)}.", f"Correct {k}."))
+        elif not fits(v, fields[k]):
+            found.append(Problem(f"{where}.{k}", f"expected {describe(fields[k])}, got {_shown(v)}.", f"Correct {k}."))
     if not found:
         try:
             table[name](**given)
@@ -209,39 +209,8 @@ def build(name: str, given: Mapping[str, Any] | None = None) -> AnyMethod:
     return TABLE[name](**(given or {}))
 
 
-def _choices(hint: Any) -> tuple[Any, ...]:
-    """What may be given: types, and values of a Literal, also of one beside types."""
-    return tuple(choice for part in get_args(hint) or (hint,) for choice in get_args(part) or (part,))
-
-
-def _fits(value: object, hint: Any) -> bool:
-    if get_origin(hint) is tuple:
-        return isinstance(value, list | tuple) and all(_fits(v, get_args(hint)[0]) for v in value)
-    for choice in _choices(hint):
-        if isinstance(choice, type):
-            if choice is float and isinstance(value, int | float) and not isinstance(value, bool):
-                return 0 <= value < float("inf")
-            if choice is int and isinstance(value, int) and not isinstance(value, bool):
-                return 1 <= value <= MOST
-            if choice in (bool, str) and isinstance(value, choice):
-                return True
-        elif value == choice and type(value) is type(choice):
-            return True
-    return False
-
-
 def _shown(value: object) -> str:
     """What came, of a long one the beginning; and why a large number is none."""
     text = repr(value)
     text = text if len(text) <= 200 else f"{text[:200]}..."
-    large = isinstance(value, int) and value > MOST
-    return f"{text}, which is more than {MOST:g}" if large else text
-
-
-def _words(hint: Any) -> str:
-    if get_origin(hint) is tuple:
-        return f"a list, each {_words(get_args(hint)[0])}"
-    names = {float: "a number >= 0", int: "a whole number >= 1", bool: "true or false", str: "a text"}
-    return " or ".join(
-        names.get(c, repr(c)) if isinstance(c, type) else repr(c) for c in _choices(hint) if c is not type(None)
-    )
+    return f"{text}, which has more than 64 bits" if isinstance(value, int) and abs(value) > LARGEST else text

@@ -38,7 +38,8 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Method, Nothing, Roster, SiteContext, Stage, Tries, training
+from vitrail.core.declarations import Catalogue, Ge, Le, Needs, WireRules
+from vitrail.core.exchange import Method, Nothing, Roster, SiteContext, Stage, training
 from vitrail.core.facts import CHOSEN, OWN, RECEIVED, SHARE, SIMILARITY, SURE, UNCERTAINTY, Fact, Facts
 from vitrail.core.losses import CrossEntropy, Evidence, Loss, UncertaintyLoss
 from vitrail.core.random import mixed
@@ -98,25 +99,19 @@ class PriorEvidence:
 
 @dataclass(frozen=True)
 class RIPFL(Method[State, Coord, Work, Down, Up]):
-    title: ClassVar[str] = "RIPFL"
-    tries: ClassVar[Tries] = {"lam": (0.1, 0.3, 1.0), "drawn": (1 / 3, 2 / 3)}
+    catalogue = Catalogue("RIPFL", tuning_grid={"lam": (0.1, 0.3, 1.0), "drawn": (1 / 3, 2 / 3)})
     name: ClassVar[str] = "front"
-    places: ClassVar[bool] = True
-    told: ClassVar[frozenset[str]] = frozenset({"params"})
-    judges: ClassVar[frozenset[str]] = frozenset({"doubt"})
+    wire = WireRules(score_fields={"doubt"}, disclosed_state={"params"})
+    needs = Needs(row_indices=True)
     evidence: bool = True
-    lam: float = 0.3
-    kl: float | None = None  # of wrong evidence; None: the study's where its loss is evidence, else 0.1
-    anneal: int | None = None  # epochs until then; None: the study's, or 10
+    lam: Annotated[float, Ge(0)] = 0.3
+    kl: Annotated[float, Ge(0)] | None = None  # of wrong evidence; None: the study's if it is of evidence, else 0.1
+    anneal: Annotated[int, Ge(1)] | None = None  # epochs until then; None: the study's, or 10
     selection: Literal["uncertainty", "all", "random"] = "uncertainty"
-    drawn: float = 1 / 3  # share of the unsure
+    drawn: Annotated[float, Ge(0), Le(1)] = 1 / 3  # share of the unsure
     similarity: bool = True
-    takes: int | None = None  # models in a mix; None: between 2 and all, by uncertainty
-    rear: int | Literal["never"] = 5
-
-    def __post_init__(self) -> None:
-        if self.drawn > 1:
-            raise ValueError("drawn is a share of the sites that are less sure, from 0 to 1")
+    takes: Annotated[int, Ge(1)] | None = None  # models in a mix; None: between 2 and all, by uncertainty
+    rear: Annotated[int, Ge(1)] | Literal["never"] = 5
 
     def plan(self, rounds: int) -> tuple[Stage, ...]:
         """The front, but for every so many rounds; the first of these gives everyone the start."""
@@ -126,14 +121,14 @@ class RIPFL(Method[State, Coord, Work, Down, Up]):
         cycle = ((0,), *[(1,)] * (min(int(self.rear), rounds) - 1))
         return (training(self, rounds)._replace(exchanges=(Whole(**given), self), cycle=cycle),)
 
-    def judged_by(self, loss: Loss) -> Loss:
+    def training_loss(self, loss: Loss) -> Loss:
         if not self.evidence or not isinstance(loss, CrossEntropy | Evidence):
             return loss
         usual = loss if isinstance(loss, Evidence) else Evidence()
         kl, anneal = usual.kl if self.kl is None else self.kl, usual.anneal if self.anneal is None else self.anneal
         return replace(usual, kl=kl, anneal=anneal)
 
-    def clashes(self, task: Task) -> tuple[str, ...]:
+    def incompatibilities(self, task: Task) -> tuple[str, ...]:
         if isinstance(task.loss, UncertaintyLoss):
             return ()
         return ("it goes by how unsure models are, which the loss of a number does not tell",)

@@ -12,12 +12,13 @@ whoever adds up all of them has it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Method, Roster, SiteContext, Tries
+from vitrail.core.declarations import Catalogue, Ge, WireRules
+from vitrail.core.exchange import Method, Roster, SiteContext
 from vitrail.core.facts import OWN, Facts
 from vitrail.core.optimizers import SGD
 from vitrail.core.task import Batch, Task
@@ -49,19 +50,18 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class Scaffold(Method[State, Coord, Work, Coord, Up]):
-    title: ClassVar[str] = "SCAFFOLD"
-    tries: ClassVar[Tries] = {"server_lr": (0.5, 1.0)}
-    sees = "sum"
-    counts: ClassVar[frozenset[str]] = frozenset({"answers"})
-    told: ClassVar[frozenset[str]] = frozenset({"control"})  # from zero, so that its changes add up to it
-    momentum: float | None = 0.0
-    server_lr: float = 1.0
+    catalogue = Catalogue("SCAFFOLD", tuning_grid={"server_lr": (0.5, 1.0)})
+    # the changes of c_i are reported from zero on, so that they add up to it
+    wire = WireRules("sum", weight_fields={"answers"}, disclosed_state={"control"})
+    momentum: Annotated[float, Ge(0)] | None = 0.0
+    server_lr: Annotated[float, Ge(0)] = 1.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.momentum != 0:
             raise ValueError("momentum must be 0: SCAFFOLD's control variates are those of plain SGD")
 
-    def clashes(self, task: Task) -> tuple[str, ...]:
+    def incompatibilities(self, task: Task) -> tuple[str, ...]:
         if isinstance(task.rule, SGD) and not task.rule.factors:
             return ()
         return ("its control variates are those of plain SGD with one rate: c_i is what (x - y) / (K lr) says",)

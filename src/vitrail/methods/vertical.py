@@ -7,50 +7,51 @@ talk is in vertical/. What a guest answers (numbers, rounding, noise, ration) is
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
+
+from vitrail.core.declarations import Catalogue, Ge, Gt, check_bounds
 
 
 @dataclass(frozen=True)
 class _Trained:
-    epochs: int | None = None  # in which guests learn; None: about fifty steps, as far as their rations go
-    alone: Literal[0] | int | None = None  # epochs of the host by itself, before and after these; None: as many steps
-    batch: int = 1024  # rows; never fewer, or all
-    lr: float = 0.01  # of the host (Adam)
-    guest_lr: float = 0.03
+    epochs: Annotated[int, Ge(1)] | None = None  # of the guests; None: about fifty steps, as far as rations go
+    alone: Annotated[int, Ge(0)] | None = None  # of the host by itself, before and after these; None: as many steps
+    batch: Annotated[int, Ge(1)] = 1024  # rows; never fewer, or all
+    lr: Annotated[float, Gt(0)] = 0.01  # of the host (Adam)
+    guest_lr: Annotated[float, Gt(0)] = 0.03
 
     def __post_init__(self) -> None:
-        if not self.lr or not self.guest_lr:
-            raise ValueError("expected rates above 0")
+        check_bounds(self)
 
 
 @dataclass(frozen=True)
 class VerticalSplit(_Trained):
     """A network at the host; at each guest a model whose answer is one more input of it."""
 
-    title: ClassVar[str] = "Split network"
+    catalogue = Catalogue("Split network")
     joint: ClassVar[str] = "network"
-    hidden: tuple[int, ...] = (64,)
-    bends: Literal[0] | int = 0  # of its columns that a guest adds to them, fixed, so that its answer is no plain sum
+    hidden: tuple[Annotated[int, Ge(1)], ...] = (64,)
+    bends: Annotated[int, Ge(0)] = 0  # of its columns that a guest adds, fixed, so that its answer is no plain sum
 
 
 @dataclass(frozen=True)
 class VerticalLogistic(_Trained):
     """The scores of host and guests are added up: logistic regression on all columns."""
 
-    title: ClassVar[str] = "Vertical logistic regression"
+    catalogue = Catalogue("Vertical logistic regression")
     joint: ClassVar[str] = "sum"
-    epochs: int = 3
-    lr: float = 0.05
-    guest_lr: float = 1.0  # of a step by the curvature of its own columns (vertical/training/newton.py)
+    epochs: Annotated[int, Ge(1)] = 3
+    lr: Annotated[float, Gt(0)] = 0.05
+    guest_lr: Annotated[float, Gt(0)] = 1.0  # of a step by the curvature of its own columns (training/newton.py)
 
 
 @dataclass(frozen=True)
 class VerticalKNN:
     """Neighbours by the sum of the distances at host and guests, which give a guest's columns away."""
 
-    title: ClassVar[str] = "Vertical nearest neighbours"
+    catalogue = Catalogue("Vertical nearest neighbours")
     joint: ClassVar[str] = "neighbours"
-    k: int = 5
+    k: Annotated[int, Ge(1)] = 5
     trust: Literal["none", "full"] = "none"  # full: the guests may as well show their columns
 
 

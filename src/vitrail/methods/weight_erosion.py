@@ -33,12 +33,13 @@ grow with the square of the sites. Who sees what: every site sees every user's m
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Roster, Tries
+from vitrail.core.declarations import Catalogue, Ge
+from vitrail.core.exchange import Roster
 from vitrail.core.facts import DISTANCE, TRUST, VANISHED, Facts
 from vitrail.core.optimizers import SGD
 from vitrail.core.task import Task
@@ -56,12 +57,12 @@ class Coord(NamedTuple):
 
 @dataclass(frozen=True)
 class WeightErosion(EveryUser[Coord]):
-    title: ClassVar[str] = "Weight Erosion"
-    tries: ClassVar[Tries] = {"p_d": (0.001, 0.01, 0.1, 1.0), "size": ("penalty", "weight")}
-    tune_first: ClassVar[bool] = True
-    momentum: float | None = 0.0
-    p_d: float = 0.01
-    p_s: float = 0.2
+    catalogue = Catalogue(
+        "Weight Erosion", tuning_grid={"p_d": (0.001, 0.01, 0.1, 1.0), "size": ("penalty", "weight")}, tune_first=True
+    )
+    momentum: Annotated[float, Ge(0)] | None = 0.0
+    p_d: Annotated[float, Ge(0)] = 0.01
+    p_s: Annotated[float, Ge(0)] = 0.2
     size: Literal["penalty", "weight"] = "penalty"
     update: Literal["gradient", "local"] = "gradient"
 
@@ -70,7 +71,7 @@ class WeightErosion(EveryUser[Coord]):
         if self.update == "gradient" and self.momentum != 0:
             raise ValueError('momentum needs update = "local"')
 
-    def clashes(self, task: Task) -> tuple[str, ...]:
+    def incompatibilities(self, task: Task) -> tuple[str, ...]:
         if self.update == "local" or (isinstance(task.rule, SGD) and not task.rule.factors):
             return ()
         return (

@@ -29,7 +29,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.core.exchange import Adapters
+from vitrail.core.declarations import Adapters
 from vitrail.core.kernels import (
     SideStream,
     input_backward_,

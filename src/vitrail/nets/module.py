@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from vitrail.core.declarations import Adapters
 from vitrail.core.errors import Problem, VitrailError
-from vitrail.core.exchange import Adapters
 from vitrail.core.task import Out
 from vitrail.core.tensors import Params, add_, to_floats
 

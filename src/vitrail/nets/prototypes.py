@@ -24,8 +24,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from vitrail.core.declarations import Adapters
 from vitrail.core.errors import Problem, VitrailError
-from vitrail.core.exchange import Adapters
 from vitrail.core.tensors import Params, to_floats
 from vitrail.nets.efficientnet import CHANNELS, LATTICE, EfficientNet, folded
 from vitrail.nets.module import Module

@@ -53,7 +53,9 @@ class Guards:
     def masks(self, ex: AnyExchange) -> bool:
         """Whether of this exchange's reports only the total of all sites can be read. Beside groups and two servers,
         whose centres are of what was trained, it is so for other totals."""
-        return (self.masked or (self.sum != "one" and not ex.trains)) and ex.sees == "sum" and not ex.consent
+        return (
+            (self.masked or (self.sum != "one" and not ex.trains)) and ex.wire.aggregation == "sum" and not ex.consent
+        )
 
     def leave(self, ex: AnyExchange, up: Any, add_noise: AddNoise) -> Any:
         """At the site, the last thing that is done to the numbers of a report."""
@@ -95,7 +97,7 @@ class Guards:
     def needs_each(self, ex: AnyExchange) -> bool:
         """Whether reports must be held one by one until all have answered."""
         chooses = self.robust is not None or self.sum in ("groups", "two servers")
-        return chooses and self.guard(ex) and ex.sees == "sum"
+        return chooses and self.guard(ex) and ex.wire.aggregation == "sum"
 
     def opens(self, ex: AnyExchange, here: int, sites: int) -> bool:
         """Whether a total of so many of all sites may be read at all."""
@@ -148,10 +150,10 @@ class Guards:
         out, trained = [], [(ex, up) for ex, up in reports if ex.trains and not ex.consent and changes(ex, up)]
         key = "robust" if self.robust and self.sum == "one" else "sum"
         chooses = self.robust is not None or self.sum in ("groups", "two servers")
-        each = any(ex.sees == "each" for ex, _ in trained)
+        each = any(ex.wire.aggregation == "each" for ex, _ in trained)
         if chooses and each:
             out.append((key, f"{title} looks at each report itself, and makes no total of them"))
-        if chooses and any(counted(ex, up) is None for ex, up in trained if ex.sees == "sum"):
+        if chooses and any(counted(ex, up) is None for ex, up in trained if ex.wire.aggregation == "sum"):
             out.append((key, f"with {title} each site reports on another part of what is shared"))
         if self.robust and self.sum == "one" and not self.masked and sites < FEWEST:
             out.append(("robust", f"of fewer than {FEWEST} sites nobody can say who lies, and there are {sites}"))
@@ -184,12 +186,12 @@ def is_valid_report(ex: AnyExchange, up: Any, down: Any) -> tuple[Tensor, Tensor
     """[site]: whether this can be a report, and how long its change is. It holds numbers, what counts is not negative,
     and the change is not FAR longer than the model that was sent."""
     held = changes(ex, up) if ex.trains else {}
-    others = {k: v for k, v in flatten(up) if k not in held and k not in ex.unsure and v.is_floating_point()}
+    others = {k: v for k, v in flatten(up) if k not in held and k not in ex.wire.may_be_nan and v.is_floating_point()}
     first = next(v for _, v in flatten(up))
     sites = len(first)
     good, size = first.new_ones(sites, dtype=torch.bool), first.new_zeros(sites, dtype=torch.double)
     for name, v in others.items():
-        least = 0.0 if name.split("/")[0] in ex.counts else -torch.inf
+        least = 0.0 if name.split("/")[0] in ex.wire.weight_fields else -torch.inf
         good &= (v.isfinite() & (v >= least)).reshape(sites, -1).all(1)
     if held:
         sent = [

@@ -17,7 +17,7 @@ from vitrail.core.tensors import flatten, unflatten
 
 def is_change(ex: AnyExchange, name: str) -> bool:
     """Whether the tensor of that name says a change."""
-    return name.split("/")[0] not in ex.counts and name not in ex.unsure
+    return name.split("/")[0] not in ex.wire.weight_fields and name not in ex.wire.may_be_nan
 
 
 def changes(ex: AnyExchange, up: Any) -> dict[str, Tensor]:
@@ -27,7 +27,7 @@ def changes(ex: AnyExchange, up: Any) -> dict[str, Tensor]:
 
 def counted(ex: AnyExchange, up: Any) -> Tensor | None:
     """[site]: how much each report counts, where that is one number."""
-    found = [v for k, v in flatten(up) if k.split("/")[0] in ex.counts]
+    found = [v for k, v in flatten(up) if k.split("/")[0] in ex.wire.weight_fields]
     return found[0] if len(found) == 1 and found[0].dim() == 1 else None
 
 

@@ -70,7 +70,7 @@ class Evaluator:
         engine, where names do not say it."""
         self.runner, self.study, self.data, self._ask = runner, study, data, ask
         self.sizes = sizes_of(study, data)
-        self.at = at or [0 if runner.method.pools_rows else runner.names.index(site.name) for site in data]
+        self.at = at or [0 if runner.method.catalogue.pools_rows else runner.names.index(site.name) for site in data]
         self.stacks = {split: self._stacks(split) for split in ("test", "train")}
         self.truth = {split: _padded([truth_of(study, s, split) for s in data]) for split in ("test", "train")}
         self.weights = {split: self._weights(split) for split in ("test", "train")}
@@ -218,7 +218,7 @@ class Evaluator:
         rows = [getattr(site, f"{split}_x") for site in self.data]
         like = self.runner.task.like
         order = sorted(range(len(rows)), key=lambda i: self.at[i])
-        most = 1 if self.runner.method.pools_rows else -(-len(order) // threads())
+        most = 1 if self.runner.method.catalogue.pools_rows else -(-len(order) // threads())
         groups: list[list[int]] = []
         for i in order:
             tried = [*groups[-1], i] if groups else []

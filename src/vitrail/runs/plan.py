@@ -73,7 +73,7 @@ class Plan:
         `screened`: with what the screening before the first round exchanges, where the study asks for it.
         """
         lines = [*(screen_lines(self.study) if screened else ()), *standardise_lines(self.study)]
-        if self.method.pools_rows:
+        if self.method.catalogue.pools_rows:
             lines += self._pooled()
         else:
             lines += [
@@ -86,7 +86,7 @@ class Plan:
 
     def later_wire(self) -> list[WireEntry]:
         """What crosses in all trainings after the run (runs/verdict_wire.py), which ask sites to show nothing."""
-        trainings = {} if self.method.pools_rows else later_trainings(self.study, self.method)
+        trainings = {} if self.method.catalogue.pools_rows else later_trainings(self.study, self.method)
         return [
             line._replace(stage=prefix + line.stage, rounds=count * line.rounds)
             for prefix, count in trainings.items()

@@ -111,7 +111,7 @@ class Model(NamedTuple):
     @property
     def note(self) -> str:
         """What that column means; nothing where there is none."""
-        loss = self.method.judged_by(loss_of(self.study))
+        loss = self.method.training_loss(loss_of(self.study))
         text = f"{self.unsure}: from 0, sure, to 1, knows nothing: "
         return f"{text}{loss.uncertainty_means}." if isinstance(loss, UncertaintyLoss) else ""
 
@@ -145,7 +145,7 @@ class Model(NamedTuple):
         """Its settled state, stacked over this one site."""
         try:
             stacked = {k: v[None] for k, v in self.tensors.items()}
-            state = restore_like(plan.settled, stacked, exact=not self.method.grows)
+            state = restore_like(plan.settled, stacked, exact=not self.method.wire.per_site_messages)
             return map_tensors(lambda v: v.double() if v.is_floating_point() else v, state) if self.double else state
         except ValueError:
             what = "its tensors are not those of this study's network and method."
@@ -155,7 +155,7 @@ class Model(NamedTuple):
     def knows(self) -> dict[str, float]:
         """What the site found out about itself, by what it means (core/facts.py)."""
         state = self._state(self.plan)
-        return {means: float(value[0]) for means, value in self.method.knows(state).items()}
+        return {means: float(value[0]) for means, value in self.method.self_report(state).items()}
 
     def models(self) -> dict[str, Params]:
         """The models that the site holds, by what each is to it (core/facts.py)."""
@@ -187,7 +187,7 @@ class Run(Plottable):
 
     def __repr__(self) -> str:
         sites = f"{len(self.sites)} site{'s' * (len(self.sites) != 1)}"
-        return f"<run of {self.study.name!r}: {self.method.title}, {sites}, seed {self.seed}>"
+        return f"<run of {self.study.name!r}: {self.method.catalogue.title}, {sites}, seed {self.seed}>"
 
     @property
     def sites(self) -> list[str]:
@@ -261,7 +261,7 @@ class Run(Plottable):
         whose data does not fit, in `findings`.
         """
         if self.shift_table is None:
-            what = f"{self.method.title} learns no private layers."
+            what = f"{self.method.catalogue.title} learns no private layers."
             raise VitrailError("there are no shifts", [Problem("method", what, f"Run it with --method {with_ends()}.")])
         return self.shift_table
 
@@ -280,7 +280,7 @@ class Run(Plottable):
     def trust(self) -> Trust:
         """Whom each site learned from, round by round."""
         if (result := read_trust(self.sites, self.facts)) is None:
-            what = f"{self.method.title} keeps no trust between sites."
+            what = f"{self.method.catalogue.title} keeps no trust between sites."
             raise VitrailError(
                 "there is no trust",
                 [Problem("method", what, f"Run it with --method {with_facts(self.study, TRUST, SHARE)}.")],
@@ -290,7 +290,7 @@ class Run(Plottable):
     def influence(self) -> pd.DataFrame:
         """Whom each site learned from: share of its model, mean over the rounds; users down, sites across."""
         if (shares := self.fact(SHARE)) is None:
-            what = f"{self.method.title} weighs no sites."
+            what = f"{self.method.catalogue.title} weighs no sites."
             raise VitrailError(
                 "there is no influence", [Problem("method", what, f"Run --method {with_facts(self.study, SHARE)}.")]
             )

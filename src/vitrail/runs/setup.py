@@ -46,7 +46,7 @@ TOLD = (COVERAGE, AT_BEDSIDE, RISK)  # splits that have numbers of their own, an
 
 def build_task(study: Study, method: AnyMethod, seed: int, device: str = "cpu") -> Task:
     """The network everyone starts from; under one seed the same for every method, but for the ends it asks for."""
-    net = build_net(with_suitable_network(study, method), study.target.outputs).framed(method.ends())
+    net = build_net(with_suitable_network(study, method), study.target.outputs).framed(method.needs.adapters)
     start = net.init(torch.Generator().manual_seed(key(seed, "init")))
     task = Task(net, {k: v.to(device) for k, v in start.items()}, loss_of(study))
     return training_of(study).apply_to(task, method)
@@ -54,9 +54,11 @@ def build_task(study: Study, method: AnyMethod, seed: int, device: str = "cpu") 
 
 def with_suitable_network(study: Study, method: AnyMethod) -> Study:
     """A study of pictures with the kind of network that the method is about, where it is about one."""
-    if not study.images or method.needs in ("", study.network.kind):
+    if not study.images or method.catalogue.required_net in ("", study.network.kind):
         return study
-    return study.with_changes(network={"kind": method.needs, **nets.TABLE[method.needs].usual})
+    return study.with_changes(
+        network={"kind": method.catalogue.required_net, **nets.TABLE[method.catalogue.required_net].usual}
+    )
 
 
 def build_net(study: Study, outputs: int) -> MLP | Module:
@@ -117,7 +119,7 @@ def with_consent() -> str:
 
 def with_ends() -> str:
     """Methods that learn private layers, for a hint."""
-    return " or ".join(methods.named(lambda kind: kind().ends().input))
+    return " or ".join(methods.named(lambda kind: kind().needs.adapters.input))
 
 
 def standardise_lines(study: Study, times: int = 1) -> list[WireEntry]:
@@ -179,10 +181,11 @@ def check_options(
     problems += [Problem("refuse", f"there is no site {s!r}.", nearest(s, names)) for s in refuse if s not in names]
     problems += _bad_pseudonyms(pseudonyms, refuse, names)
     if refuse and not screened and not any(asks_consent(stage) for stage in method.plan(1)):
-        what = f"{method.title} asks no site to publish anything, so that there is nothing to refuse."
+        what = f"{method.catalogue.title} asks no site to publish anything, so that there is nothing to refuse."
         problems.append(Problem("refuse", what, f"Leave --refuse out, or run --method {with_consent()}."))
     if pseudonyms and not screened and plan.meanings.isdisjoint(ENDS):
-        what = f"{method.title} publishes nothing of a single site, so that there is nothing to go by another name."
+        title = method.catalogue.title
+        what = f"{title} publishes nothing of a single site, so that there is nothing to go by another name."
         problems.append(Problem("pseudonyms", what, f"Leave --pseudonym out, or run --method {with_ends()}."))
     for site, spans in away.items():
         if site not in names:
@@ -202,11 +205,11 @@ def check_keeping(plan: Plan, out: object, hidden: bool = False) -> None:
     """Reports are kept only where there are some, and where all sites' models are made of one that they make up."""
     task, method, what = plan.task, plan.method, ""
     ex = method.plan(1)[0].last
-    if method.pools_rows:
+    if method.catalogue.pools_rows:
         what = "all rows are in one place, so that no site reports anything."
     elif not any(contract.up for contract in plan.contracts[0]):
         what = "its sites report nothing."
-    elif method.grows or not method.shared(method.coord(task, 1)):
+    elif method.wire.per_site_messages or not method.shared(method.coord(task, 1)):
         what = "it makes a model for each site, and no shared one that a coalition's reports would give."
     else:
         one_site = torch.ones(1, dtype=torch.bool)
@@ -215,7 +218,9 @@ def check_keeping(plan: Plan, out: object, hidden: bool = False) -> None:
         one, other = (dict(flatten(ex.settle(task, state, d))) for d in (down, map_tensors(lambda t: t + 1, down)))
         if all(torch.equal(v, other[k]) for k, v in one.items()):
             what = "a site predicts with a model of its own, into which the shared one does not enter."
-    problems = [Problem(f"method {method.title}", what, "Keep updates of one that shares a model.")] if what else []
+    problems = (
+        [Problem(f"method {method.catalogue.title}", what, "Keep updates of one that shares a model.")] if what else []
+    )
     if hidden:
         what, hint = "under masks nobody sees a site's report.", 'Write sum = "plain" under [protect].'
         problems.append(Problem("keep_updates", what, hint))
@@ -255,7 +260,7 @@ def training_of(study: Study) -> Training:
 def training_rows(data: list[SiteData], study: Study, method: AnyMethod, device: str) -> Sites:
     whose = {s.name: torch.from_numpy(s.train_persons) for s in data if s.train_persons is not None}
     sites = gather_sites([(s.name, *_as_tensors(study, s.train_x, s.train_y, s, s.train_w)) for s in data], whose)
-    if method.pools_rows:
+    if method.catalogue.pools_rows:
         y, own = sites.y.argmax(1).numpy(), {s.name: s.train_w for s in data if s.train_w is not None}
         w = np.concatenate([own[name] for name in sites.names]) if own else None
         sites = sites.pooled(_row_weights(study, y, y, None, w, w))
@@ -264,7 +269,7 @@ def training_rows(data: list[SiteData], study: Study, method: AnyMethod, device:
 
 def held_rows(data: list[SiteData], study: Study, method: AnyMethod, device: str) -> Sites | None:
     """The hold-out rows, where an exchange of the method counts on them."""
-    if not any(ex.holds_out for stage in method.plan(study.training.rounds) for ex in stage.exchanges):
+    if not any(ex.needs.holdout for stage in method.plan(study.training.rounds) for ex in stage.exchanges):
         return None
     return gather_sites([(s.name, *_as_tensors(study, s.test_x, s.test_y, s, s.test_w)) for s in data]).to(device)
 
@@ -316,4 +321,4 @@ def is_evaluated(done: int, total: int) -> bool:
 def refits(study: Study, method: AnyMethod) -> bool:
     """Whether the sites train once more on all rows; a method that judges models by held-out rows needs these."""
     stages = method.plan(study.training.rounds)
-    return study.training.refit and not any(ex.holds_out for stage in stages for ex in stage.exchanges)
+    return study.training.refit and not any(ex.needs.holdout for stage in stages for ex in stage.exchanges)

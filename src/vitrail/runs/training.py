@@ -131,7 +131,7 @@ def federate(
         check_keeping(plan, out, study.protect.sum == "masked")
     rows = training_rows(data, study, chosen, device)
     stages, away = chosen.plan(study.training.rounds), away or {}
-    absent = None if chosen.pools_rows else absence(rows.names, seed, dropout_rate, away, refuse, stages)
+    absent = None if chosen.catalogue.pools_rows else absence(rows.names, seed, dropout_rate, away, refuse, stages)
     looped, held = engine == "looped", held_rows(data, study, chosen, device)
     given = task, chosen, rows, training_of(study), seed
     how: dict[str, Any] = {"looped": looped, "absent": absent, "held": held, "secrets": secrets}
@@ -356,7 +356,7 @@ def ledger_of(
     pseudonyms: Mapping[str, str],
 ) -> pd.DataFrame:
     """Messages and bytes of each site; `lines`: of what the engine does not count."""
-    rows = [] if method.pools_rows else ledger.rows()
+    rows = [] if method.catalogue.pools_rows else ledger.rows()
     shown = set() if screening is None else set(screening.sites.site[screening.sites["why not"] != REFUSED])
     asked = {line.stage for line in screen_lines(study)}
     for line in lines:

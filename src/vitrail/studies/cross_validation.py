@@ -179,7 +179,7 @@ def _stacked(
     at = []
     for fold, names, mine in zip(data, stack.names, lanes, strict=True):
         place = dict(zip(names, mine.tolist(), strict=True))
-        at += [int(mine[0]) if method.pools_rows else place[site.name] for site in fold]
+        at += [int(mine[0]) if method.catalogue.pools_rows else place[site.name] for site in fold]
     return stack, Evaluator(runner, study, [site for fold in data for site in fold], at=at)
 
 

@@ -50,7 +50,7 @@ def explain_verdict(study: Study, verdict: Mapping[str, Any]) -> str:
     answer = BenefitAnswer(
         verdict=verdict[VERDICT], best=0, **{k: number[k] for k in BenefitAnswer._fields if k in number}
     )
-    about = study.build_method().title, yardstick(study).replace("_", " "), study.unit_word
+    about = study.build_method().catalogue.title, yardstick(study).replace("_", " "), study.unit_word
     return why(answer, *about, verdict["rows"], number["harm"], verdict["seeds"], crossed=True)
 
 

@@ -272,7 +272,7 @@ def _trained(
 
 def _alone() -> AnyMethod:
     """The method by which each site trains by itself."""
-    return methods.build(methods.named(lambda kind: kind.alone)[0])
+    return methods.build(methods.named(lambda kind: kind.catalogue.alone)[0])
 
 
 def transfer_lines(study: Study, sites: int, folds: int = 5) -> list[WireEntry]:

@@ -79,7 +79,7 @@ class Tuning:
 
     @property
     def title(self) -> str:
-        return self.method.title
+        return self.method.catalogue.title
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -34,16 +34,18 @@ def usual_grid(study: Study, method: AnyMethod, rounds: int | None = None) -> di
     training = study.training
     lr = training.lr if method.lr is None else method.lr
     tries: dict[str, Sequence[Any]] = {"lr": [_short(lr * factor) for factor in RATES]}
-    decay = "weight_decay_alone" if method.alone and training.weight_decay_alone is not None else "weight_decay"
+    decay = (
+        "weight_decay_alone" if method.catalogue.alone and training.weight_decay_alone is not None else "weight_decay"
+    )
     pull = getattr(training, decay)
     now = {"lr": lr, "kind": study.network.kind, decay: pull, "rounds": training.rounds}
-    now |= {SCALE: study.standardise, **{k: getattr(method, k) for k in method.tries}}
+    now |= {SCALE: study.standardise, **{k: getattr(method, k) for k in method.catalogue.tuning_grid}}
     if not study.images:
         decays = [_short(pull * factor) for factor in DECAYS] if pull else FIRST_DECAYS
         tries = {"kind": TABLE_NETWORKS, **tries, decay: decays}
         tries |= {} if rounds else {"rounds": (training.rounds, LONGER * training.rounds)}
         tries |= {SCALE: SCALES} if numeric(study) else {}
-    tries |= method.tries
+    tries |= method.catalogue.tuning_grid
     return {k: [now[k], *(v for v in values if v != now[k])] for k, values in tries.items()}
 
 

@@ -134,8 +134,10 @@ def _verdict_problems(raw: Mapping[str, Any], place: Callable[..., str]) -> Iter
         yield Problem(place("verdict"), what, "Remove one of the two; vitrail compare simulates without noise.")
     name = method.get("name") if isinstance(method, Mapping) else None
     kind = methods.TABLE.get(name) if isinstance(name, str) and not raw.get("parties") else None
-    if kind is not None and not kind.federated:
-        yield Problem(place("verdict"), f"with {kind.title} nobody joins anybody.", "Remove it, or change the method.")
+    if kind is not None and not kind.catalogue.federated:
+        yield Problem(
+            place("verdict"), f"with {kind.catalogue.title} nobody joins anybody.", "Remove it, or change the method."
+        )
 
 
 def _refit_problems(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterable[Problem]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitrail.core.exchange import Adapters
+from vitrail.core.declarations import Adapters
 from vitrail.core.losses import CrossEntropy, Hazard, Loss, SquaredError
 from vitrail.core.task import Net, Task
 from vitrail.core.tensors import flatten
@@ -76,7 +76,7 @@ def in_this_order(rows: Sequence[Row]) -> Sites:
 
 
 def pooled(method: AnyMethod, sites: Sites) -> Sites:
-    return sites.pooled(sites.w) if method.pools_rows else sites
+    return sites.pooled(sites.w) if method.catalogue.pools_rows else sites
 
 
 def train(

@@ -113,7 +113,7 @@ def identical_sites_get_identical_models(trial: Trial) -> None:
     still = replace(trial.task, net=replace(net, dropout=0.0))
     training = replace(trial.training, batch=len(x))
     run = trial.run([(name, x, y, w) for name in "abc"], task=still, training=training)
-    if trial.method.pools_rows:
+    if trial.method.catalogue.pools_rows:
         return  # one model for all
     asked = torch.stack([m.present for m in run.moments], 1)  # [site, round]
     for name, v in flatten(run.engine.settled(run.moments[-1])):
@@ -127,7 +127,7 @@ def identical_sites_get_identical_models(trial: Trial) -> None:
 def nothing_private_travels(trial: Trial) -> None:
     """No tensor that a site keeps is in a message, by value, before it agreed to show it; nor any longer stretch of
     numbers that holds it. What the site started with or was told is no secret, nor are whole numbers. What the method
-    itself says that its reports tell (Method.told) is left out."""
+    itself says that its reports tell (WireRules.disclosed_state) is left out."""
     run = trial.whole
     stages, known = run.engine.stages, NumberSearch(t for _, t in flatten(run.engine.start().state))
     shown = [m for m in run.messages if m.way == "from site" and not stages[m.stage].exchanges[m.place].consent]
@@ -140,7 +140,7 @@ def nothing_private_travels(trial: Trial) -> None:
         later = [m for m in run.heard[at:] if isinstance(m, TrialMessage) and m.way == "to site"]
         downs = NumberSearch(t for m in later for _, t in flatten(m.said))
         for name, value in flatten(here.state):
-            if name.split("/")[0] in trial.method.told:
+            if name.split("/")[0] in trial.method.wire.disclosed_state:
                 continue
             for i, mine in enumerate(value):
                 if not _says_something(mine) or known.hold(mine):
@@ -185,7 +185,7 @@ def models_in(run: TrialRun) -> dict[str, Tensor]:
 @law
 def an_absent_site_changes_nothing(trial: Trial) -> None:
     """What it keeps is what it was; no word of it is counted; and its rows might as well be others."""
-    if trial.method.pools_rows:
+    if trial.method.catalogue.pools_rows:
         return  # all rows are in one place: nobody can be absent
     away = 1
     name = trial.rows[away][0]
@@ -212,7 +212,7 @@ def an_absent_site_changes_nothing(trial: Trial) -> None:
 @law
 def nobody_present_is_harmless(trial: Trial) -> None:
     """Sites end with the models that they would have without a round."""
-    if trial.method.pools_rows:
+    if trial.method.catalogue.pools_rows:
         return
     run = trial.run(absent=lambda s, r, place: [True] * trial.sites)
     e = trial.engine()
@@ -251,14 +251,14 @@ def a_coordinator_sees_no_more_than_it_needs(trial: Trial) -> None:
     them than of their mean: otherwise a total would do."""
     run = trial.whole
     task, last = run.engine.task, run.moments[-1]
-    if trial.method.sees == "sum":
+    if trial.method.wire.aggregation == "sum":
         one = {k: list(v.shape) for k, v in flatten(trial.method.coord(task, 1))}
         for k, v in flatten(last.coord):
             what = f"the coordinator is given totals and keeps {k} of shape {list(v.shape)} for {trial.sites} sites"
             _hold(one.get(k) == list(v.shape), f"{what}, {one.get(k)} for one")
     for (s, place), ex in _exchanges(trial).items():
         merges = [m for m in run.merges if (m.stage, m.place) == (s, place) and any(True for _ in flatten(m.up))]
-        if ex.sees == "sum" or trial.sites == 1 or not merges:
+        if ex.wire.aggregation == "sum" or trial.sites == 1 or not merges:
             continue
         for m in merges:
             mean = map_tensors(lambda t: t.double().mean(0, keepdim=True).expand(t.shape).to(t.dtype), m.up)
@@ -267,7 +267,7 @@ def a_coordinator_sees_no_more_than_it_needs(trial: Trial) -> None:
                 break
         else:
             what = f"stage {s + 1}, exchange {place + 1}: the coordinator sees each report"
-            _hold(False, f'{what}, and makes the same of their mean: sees = "sum" would do')
+            _hold(False, f'{what}, and makes the same of their mean: aggregation="sum" would do')
 
 
 def _exchanges(trial: Trial) -> dict[tuple[int, int], AnyExchange]:
@@ -284,7 +284,7 @@ def _outcome(m: Merge) -> dict[str, Tensor]:
 def a_refusal_is_kept(trial: Trial) -> None:
     """A site that does not show what it may refuse leaves no trace of it in any message or fact."""
     asking = [at for at, ex in _exchanges(trial).items() if ex.consent]
-    if not asking or trial.method.pools_rows:
+    if not asking or trial.method.catalogue.pools_rows:
         return
     who, names = 1, [name for name, *_ in trial.rows]
     run = trial.run(absent=lambda s, r, place: [(s, place) in asking and i == who for i in range(trial.sites)])
@@ -346,10 +346,10 @@ def under_masks_the_same_is_learned(trial: Trial) -> None:
 def settling_looks_only_at_what_it_says(trial: Trial) -> None:
     """Where an exchange names what of its word settles a model, the rest of it changes nothing."""
     for t in rehearse(trial.task, trial.method, 1, trial.sites):
-        if (ex := t.stage.last).settles:
-            rest = {k: v if k.split("/")[0] in ex.settles else v + 1 for k, v in flatten(t.last)}
+        if (ex := t.stage.last).wire.final_fields:
+            rest = {k: v if k.split("/")[0] in ex.wire.final_fields else v + 1 for k, v in flatten(t.last)}
             one, other = (dict(flatten(ex.settle(trial.task, t.state, w))) for w in (t.last, unflatten(t.last, rest)))
-            _same(one, other, 0.0, f"a model settled by {sorted(ex.settles)} and by a word with another rest")
+            _same(one, other, 0.0, f"a model settled by {sorted(ex.wire.final_fields)} and by a word with another rest")
 
 
 LAWS: tuple[Law, ...] = (

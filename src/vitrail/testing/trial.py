@@ -111,7 +111,7 @@ class Trial:
         return replace(task, start={k: v.to(self.device) for k, v in task.start.items()})
 
     def _task(self) -> Task:
-        ends = self.method.ends()
+        ends = self.method.needs.adapters
         if self.net == "CNN":
             return task_of(small_cnn(ends), LOSSES["classes"])
         if self.net == "prototypes":
@@ -140,11 +140,11 @@ class Trial:
 
     @property
     def clashes(self) -> tuple[str, ...]:
-        return self.method.clashes(replace(self.task, rule=self.training.rule(self.task.net, self.method)))
+        return self.method.incompatibilities(replace(self.task, rule=self.training.rule(self.task.net, self.method)))
 
     @property
     def sites(self) -> int:
-        return 1 if self.method.pools_rows else len(self.rows)
+        return 1 if self.method.catalogue.pools_rows else len(self.rows)
 
     @cached_property
     def whole(self) -> TrialRun:
@@ -169,9 +169,9 @@ class Trial:
     ) -> _Watched:
         method = method or self.method
         sites = pooled(method, in_this_order(rows or self.rows)).to(self.device)
-        absent = None if method.pools_rows else absent  # all rows are in one place: nobody can be absent
+        absent = None if method.catalogue.pools_rows else absent  # all rows are in one place: nobody can be absent
         given = task or self.task, method, sites, training or self.training, self.seed if seed is None else seed
-        held = None if method.pools_rows else self.held(rows or self.rows).to(self.device)
+        held = None if method.catalogue.pools_rows else self.held(rows or self.rows).to(self.device)
         return _Watched(*given, chunk=chunk or len(sites.names), who=absent, held=held, guards=guards)
 
     def held(self, rows: Sequence[Row]) -> Sites:
@@ -240,7 +240,7 @@ class _Watched(Engine):
 
 def trials(method: AnyMethod, device: str = "cpu") -> Iterator[Trial]:
     """Every network with every optimiser, but for those with which the method says it cannot be used."""
-    for net in OTHERS if method.needs else NETS:
+    for net in OTHERS if method.catalogue.required_net else NETS:
         for optimiser in OPTIMISERS:
             trial = Trial(method, net, optimiser, device=device)
             if not trial.clashes:

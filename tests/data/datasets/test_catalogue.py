@@ -139,7 +139,7 @@ def test_the_cut_takes_no_picture_twice_and_changes_none() -> None:
         rows += [(draw.integers(0, 256, (4, 4), np.uint8), finding, part) for _ in range(600)]
     whole = pd.DataFrame(rows, columns=["picture", "finding", "part"])
     whole.at[2500, "picture"] = whole.picture[0]  # one of train again in test
-    cut = make_pneumonia.partition(whole)
+    cut = make_pneumonia.cut(whole)
     assert {s: tuple(f.finding.value_counts().sort_index()) for s, f in cut.groupby("site", sort=False)} == PNEUMONIA
     assert set(cut.part[cut.site == "small"]) == {"test"}
     assert set(cut.part[cut.site != "small"]) == {"train", "val"}
@@ -151,7 +151,7 @@ def test_the_cut_takes_no_picture_twice_and_changes_none() -> None:
 
 @pytest.mark.skipif(not os.environ.get("VITRAIL_DATA"), reason="needs PneumoniaMNIST itself")
 def test_what_is_shipped_is_what_the_script_makes() -> None:
-    cut, shipped = make_pneumonia.partition(datasets.pneumoniamnist()), pd.concat(datasets.pneumonia().values())
+    cut, shipped = make_pneumonia.cut(datasets.pneumoniamnist()), pd.concat(datasets.pneumonia().values())
     assert [bytes(p) for p in cut.picture] == [bytes(p) for p in shipped.picture]
     assert list(cut.finding) == list(shipped.finding)
 

@@ -32,7 +32,9 @@ from vitrail.runs.folder import Folder
 from vitrail.runs.setup import resolve
 from vitrail.study.model import Protect
 
-METHODS = [name for name, kind in vt.methods.TABLE.items() if not kind.pools_rows and not kind.needs]
+METHODS = [
+    name for name, kind in vt.methods.TABLE.items() if not kind.catalogue.pools_rows and not kind.catalogue.required_net
+]
 NAMES = ["cleveland", "hungarian", "switzerland", "va"]
 
 
@@ -179,7 +181,7 @@ def promises(method: str) -> bool:
     return any(text for t in agreed(method).stages for text in sentences(t.state).values())
 
 
-@pytest.mark.parametrize("method", [m for m in METHODS if promises(m) and vt.methods.TABLE[m].federated])
+@pytest.mark.parametrize("method", [m for m in METHODS if promises(m) and vt.methods.TABLE[m].catalogue.federated])
 def test_what_is_said_to_stay_does_stay(method: str, tmp_path: Path) -> None:
     """The site's own part of the model is looked for in all that leaves, as it is and as a multiple."""
     a = agreed(method, 2, training={"rounds": 3})

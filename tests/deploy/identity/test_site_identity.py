@@ -9,10 +9,10 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from tests.support.deploy.proofs import authority, enrolled, prove
-from vitrail.core.errors import VitrailError
+from vitrail.core.errors import KeyRefused, VitrailError
 from vitrail.deploy.identity.certificates import StudyAuthority, fingerprint_key, make_authority
 from vitrail.deploy.identity.documents import identity_of
-from vitrail.deploy.identity.site_identity import SiteIdentity
+from vitrail.deploy.identity.site_identity import SiteIdentity, read_signed
 
 SITES = ("north", "south")
 
@@ -60,3 +60,17 @@ def test_a_second_certificate_from_the_same_authority_is_noticed(north: SiteIden
     north.check("south", south.certificate, b"a key", south.sign(b"a key"))
     swapped = replace(north, roster={**north.roster, "south": fingerprint_key(key.public_key())})
     swapped.check("south", false.certificate, b"a key", false.sign(b"a key"))  # the control: had it been accepted so
+
+
+def test_what_one_end_signs_the_other_reads_and_checks(north: SiteIdentity, south: SiteIdentity) -> None:
+    words = south.signed(b"the text", key=b"\1\2", signer=b"\3")
+    read = read_signed(words | {"more": 1}, "south", "key", "signer")
+    assert read.keys == (b"\1\2", b"\3")
+    north.check("south", read.certificate, b"the text", read.signature)
+
+
+@pytest.mark.parametrize("words", [None, [], "key", {}, {"key": "zz"}, {"key": 3}, {"key": "00"}, {"signature": None}])
+def test_words_that_hold_no_signed_key(words: object) -> None:
+    given = words | {"certificate": "x"} if isinstance(words, dict) else words
+    with pytest.raises(KeyRefused, match="south: expected a key, a signature and a certificate"):
+        read_signed(given, "south", "key")

@@ -30,6 +30,7 @@ from vitrail.deploy.protocol.score_plan import POINTS, SUMMED, is_summed, planne
 from vitrail.deploy.site.scores import COARSER, OWN, SCORED
 from vitrail.deploy.site.site import Site
 from vitrail.engine.contract import MASKED
+from vitrail.methods import InDISCO
 from vitrail.methods.blocks.shortcut_signals import Try
 from vitrail.privacy.score_rounding import TEN, step_of
 from vitrail.runs.protection.budget import score_noise
@@ -174,21 +175,22 @@ def test_how_many_rows_travelling_models_tell_right_is_rounded(tmp_path: Path) -
     site = a_site(tmp_path, agreed(rounds=1))
     counts = torch.tensor([[[47.0, 61.0], [20.0, 39.0]]] * 3)  # [model, class, 2]
     report = {"counts": counts, "rises": torch.ones(3, 2)}
-    told = [site.scores.coarse(Try, report, 0, r, 0)["counts"] for r in range(200)]
+    tried = Try(InDISCO())
+    told = [site.scores.coarse(tried, report, 0, r, 0)["counts"] for r in range(200)]
     right = torch.stack([t[:, 0, 0] for t in told])
     step = step_of(61)
     assert set((right % step).flatten().tolist()) == {0.0}
     assert float(right.mean()) == pytest.approx(47, abs=4 * step / 2 / math.sqrt(right.numel()))
     assert all(t[:, 0, 1].tolist() == [61.0] * 3 for t in told)
     assert not any(bool(t[:, 1].any()) for t in told)
-    again = site.scores.coarse(Try, report, 0, 0, 0)
+    again = site.scores.coarse(tried, report, 0, 0, 0)
     assert again["counts"].equal(told[0]), "the same question has the same answer"
     assert again["rises"] is report["rises"]
-    assert float(site.scores.coarse(Try, {"counts": counts.repeat(4, 1, 1)}, 0, 0, 0)["counts"].sum()) == 0, (
+    assert float(site.scores.coarse(tried, {"counts": counts.repeat(4, 1, 1)}, 0, 0, 0)["counts"].sum()) == 0, (
         "twelve models: steps three times as long, of which 61 rows are too few"
     )
     site.scores.exact = True
-    assert site.scores.coarse(Try, report, 0, 0, 0)["counts"] is counts
+    assert site.scores.coarse(tried, report, 0, 0, 0)["counts"] is counts
 
 
 def test_the_form_names_every_report_that_judges_models() -> None:

@@ -30,7 +30,7 @@ from vitrail.deploy.coordinator.session import conduct
 from vitrail.deploy.protocol.agreement import ANEW, Agreement
 from vitrail.deploy.protocol.answer_validation import implausible_answer
 from vitrail.deploy.protocol.message import Message
-from vitrail.deploy.protocol.request_log import RunLog
+from vitrail.deploy.protocol.run_log import RunLog
 from vitrail.deploy.site.private_randomness import draws_of
 from vitrail.deploy.site.site import Site
 from vitrail.deploy.verdicts.shared import FOLD, FoldAgreement, fold_run

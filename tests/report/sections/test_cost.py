@@ -114,5 +114,5 @@ def test_much_traffic_says_how_to_send_less_and_a_pool_that_rows_leave() -> None
     large = study.with_changes(network={"hidden": [1000, 1000]})
     words = traffic_words(Plan(large, large.build_method(), sites=4))
     assert words.endswith("A smaller network or fewer rounds send less.")
-    pool = next(kind for kind in TABLE.values() if kind.pools_rows)
+    pool = next(kind for kind in TABLE.values() if kind.catalogue.pools_rows)
     assert "takes every training row out of its site" in traffic_words(Plan(study, pool(), sites=4))

@@ -7,7 +7,6 @@ import re
 from html import unescape
 from importlib.resources import files
 from pathlib import Path
-from typing import ClassVar
 
 import pandas as pd
 import pytest
@@ -17,6 +16,7 @@ import vitrail as vt
 from tests.support.report.pages import HEART, SEEDS, make, run_of
 from tests.support.small import opposed_tables
 from vitrail.core import facts as means
+from vitrail.core.declarations import Catalogue
 from vitrail.core.facts import Fact, Facts
 from vitrail.methods import RIPFL, TABLE, Centralized, IFedAvg, Local, WeightErosion
 from vitrail.report import Page, render
@@ -32,12 +32,12 @@ STRANGE = "what nobody has thought of yet"
 
 @dataclasses.dataclass(frozen=True)
 class Pooled(Centralized):
-    title: ClassVar[str] = "All rows in Bern"
+    catalogue = Catalogue("All rows in Bern", baseline="pooled")
 
 
 @dataclasses.dataclass(frozen=True)
 class Hermit(Local):
-    title: ClassVar[str] = "Hermit"
+    catalogue = Catalogue("Hermit", baseline="alone")
 
 
 @pytest.fixture(scope="module")

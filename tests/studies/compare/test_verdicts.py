@@ -70,7 +70,7 @@ def test_known_truths() -> None:
 def test_reasons_say_the_numbers() -> None:
     found = compared(CASES).verdicts().set_index("site")
     assert f"lifts auc by {found['gain']['gains']:.3f}" in found["why"]["gains"]
-    assert TABLE["fedavg"].title in found["why"]["gains"]
+    assert TABLE["fedavg"].catalogue.title in found["why"]["gains"]
     assert f"loses {-found['gain']['loses']:.3f} of auc" in found["why"]["loses"]
     assert "too near to nothing for 33 test rows" in found["why"]["noise"]
 

@@ -149,7 +149,7 @@ def _read(agreement: Agreement) -> str:
 
 def about(method: AnyMethod) -> str:
     """What the method does, as its own file says it."""
-    told = (sys.modules[type(method).__module__].__doc__ or f"{method.title}.").strip()
+    told = (sys.modules[type(method).__module__].__doc__ or f"{method.catalogue.title}.").strip()
     return " ".join(told.split("\n\n")[0].split())
 
 
@@ -242,7 +242,7 @@ def _titles(agreement: Agreement) -> dict[str, tuple[str, str]]:
 def _seen(agreement: Agreement, lines: Sequence[WireEntry]) -> list[str]:
     """Of what the coordinator needs each report, and of what only the sum; and where a report goes from there."""
     contracts, titles = [c for stage in agreement.contracts for c in stage], _titles(agreement)
-    shared = {c.stage for c in contracts if c.sees == "sum"}
+    shared = {c.stage for c in contracts if c.aggregation == "sum"}
     summed = {x.stage for x in lines if x.seen == "sum" or plain_stage(x.stage) in shared}
     read = [x for x in lines if x.seen not in (*MASKED, READ)]
     sums, each = (
@@ -262,7 +262,7 @@ def _seen(agreement: Agreement, lines: Sequence[WireEntry]) -> list[str]:
             "Every other site is sent the mean of the private layers that all but itself published, yours among them: "
             "where few take part, a number near to yours."
         )
-    if agreement.method.grows:
+    if agreement.method.wire.per_site_messages:
         out.append("Every site is sent the models of all sites. What yours sends goes into them, or is one of them.")
     found = ["what was found about your columns"] if any(x.stage in HEADINGS for x in lines) else []
     report = ["how many rows", "the target's shares", "the scores", *sorted(shown), *found]

@@ -20,10 +20,10 @@ def what_judging_tells(agreement: Agreement, lines: Sequence[WireEntry]) -> list
     for s, t in enumerate(agreement.stages):
         for place, turn in enumerate(t.turns):
             ex, contract = turn.exchange, agreement.contracts[s][place]
-            told = {k: math.prod(v[0]) for k, v in contract.up.items() if k.split("/")[0] in ex.judges}
+            told = {k: math.prod(v[0]) for k, v in contract.up.items() if k.split("/")[0] in ex.wire.score_fields}
             if not told or contract.stage not in leaving:
                 continue
-            rounded = {k: n // 2 for k, n in told.items() if k in ex.hits and not exact}
+            rounded = {k: n // 2 for k, n in told.items() if k in ex.wire.hit_fields and not exact}
             plain = sum(n for k, n in told.items() if k not in rounded)
             times = t.stage.times(place)
             often = f"{'once' if times == 1 else several(times, 'time')} in a run"

@@ -15,7 +15,6 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from cryptography.x509 import Certificate
 
 from vitrail.core.errors import Problem, VitrailError
@@ -24,10 +23,10 @@ from vitrail.deploy.identity.certificates import (
     is_issued,
     read_certificate,
     read_key,
-    write_private,
     x509_name,
 )
 from vitrail.deploy.identity.documents import identity_of
+from vitrail.privacy.key_agreement import key_file
 
 SEALING = "sealing.key"  # in a kit
 CARDS = "cards.json"  # in a kit: of all parties
@@ -37,19 +36,11 @@ WRONG = "a party's card was refused"
 
 def sealing_key(kit: Path) -> X25519PrivateKey:
     """The kit's own; made here the first time."""
-    path = kit / SEALING
-    if not path.exists():
-        raw = X25519PrivateKey.generate().private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption())
-        write_private(path, raw.hex() + "\n")
-    try:
-        return X25519PrivateKey.from_private_bytes(bytes.fromhex(path.read_text(encoding="utf-8").strip()))
-    except (OSError, ValueError):
-        what, hint = "expected this party's key for sealed letters.", "Restore it from a backup, or make a new kit."
-        raise VitrailError("a key cannot be read", [Problem(str(path), what, hint)]) from None
+    return key_file(kit / SEALING, "It opens this party's letters: restore it from a backup, or make a new kit.")
 
 
 def public(key: X25519PrivateKey) -> bytes:
-    return key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+    return key.public_key().public_bytes_raw()
 
 
 def make_card(kit: Path, site: str, authority: str) -> dict[str, str]:

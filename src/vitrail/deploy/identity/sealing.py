@@ -13,16 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from vitrail.core.errors import LetterRefused
-
-SIZE = 32  # bytes of a key
-TAG = 16  # bytes that sealing adds
+from vitrail.privacy.key_agreement import SealedBox, agree
 
 
 class SealingKeys(NamedTuple):
@@ -45,23 +39,18 @@ class SealedSession:
     ) -> None:
         """`about`: agreement, run and session, the same at every end."""
         self.name = name
-        self._out, self._in = dict[str, ChaCha20Poly1305](), dict[str, ChaCha20Poly1305]()
+        self._out, self._in = dict[str, SealedBox](), dict[str, SealedBox]()
         self.sent, self.opened = dict.fromkeys(others, 0), dict.fromkeys(others, 0)
         for other, keys in others.items():
-            try:
-                secret = lasting.exchange(X25519PublicKey.from_public_bytes(keys.lasting))
-                secret += session.exchange(X25519PublicKey.from_public_bytes(keys.session))
-            except ValueError:
-                raise LetterRefused(f"key of {other}", "expected a public key of 32 bytes.") from None
-            for box, way in ((self._out, (name, other)), (self._in, (other, name))):
-                info = "\0".join(("vitrail seal 1", about, *way)).encode()
-                box[other] = ChaCha20Poly1305(HKDF(hashes.SHA256(), SIZE, None, info).derive(secret))
+            secret = agree(lasting, keys.lasting, other) + agree(session, keys.session, other)
+            self._out[other] = SealedBox(secret, "vitrail seal 1", about, name, other)
+            self._in[other] = SealedBox(secret, "vitrail seal 1", about, other, name)
 
     def seal(self, receiver: str, text: bytes) -> tuple[int, bytes]:
         """The letter's number and its bytes."""
         number = self.sent[receiver]
         self.sent[receiver] += 1
-        return number, self._out[receiver].encrypt(_nonce(number), text, _associated_data(self.name, receiver, number))
+        return number, self._out[receiver].seal(text, number, _associated_data(self.name, receiver, number))
 
     def open(self, sender: str, number: int, data: bytes) -> bytes:
         where = f"letter {number} from {sender}"
@@ -70,17 +59,9 @@ class SealedSession:
         if number != (awaited := self.opened[sender]):
             what = f"number {awaited} comes next." if number > awaited else "it was here before."
             raise LetterRefused(where, what)
-        try:
-            text = self._in[sender].decrypt(_nonce(number), data, _associated_data(sender, self.name, number))
-        except InvalidTag:
-            what = f"it is not as {sender} sealed it for {self.name}: somebody changed it on the way, or another key."
-            raise LetterRefused(where, what) from None
+        text = self._in[sender].open(data, where, number, _associated_data(sender, self.name, number))
         self.opened[sender] += 1
         return text
-
-
-def _nonce(number: int) -> bytes:
-    return number.to_bytes(12, "little")
 
 
 def _associated_data(sender: str, receiver: str, number: int) -> bytes:

@@ -11,6 +11,7 @@ import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
@@ -21,7 +22,25 @@ from vitrail.core.errors import KeyRefused, VitrailError
 from vitrail.deploy.identity.certificates import fingerprint_key, is_issued, read_certificate, read_key, x509_name
 from vitrail.deploy.identity.documents import identity_of
 from vitrail.deploy.identity.enrolment import Kit
-from vitrail.deploy.identity.participants import complete
+from vitrail.deploy.identity.participants import complete, several_names
+
+
+class SignedKeys(NamedTuple):
+    """Public keys, or what else is bytes, as one end signed them. Who checks it knows the text that was signed."""
+
+    keys: tuple[bytes, ...]
+    signature: bytes
+    certificate: str
+
+
+def read_signed(words: Any, whose: str, *names: str) -> SignedKeys:
+    """What stands under these names, a signature and a certificate; from words that anybody may have written."""
+    try:
+        keys = tuple(bytes.fromhex(words[name]) for name in names)
+        return SignedKeys(keys, bytes.fromhex(words["signature"]), str(words["certificate"]))
+    except (KeyError, TypeError, ValueError):
+        expected = several_names([*(f"a {name}" for name in names), "a signature", "a certificate"])
+        raise KeyRefused(whose[:40], f"expected {expected}.") from None
 
 
 @dataclass(frozen=True)
@@ -40,6 +59,11 @@ class SiteIdentity:
 
     def sign(self, text: bytes) -> bytes:
         return self.key.sign(text, padding.PKCS1v15(), hashes.SHA256())
+
+    def signed(self, text: bytes, **keys: bytes) -> dict[str, str]:
+        """These keys as words of a message, with the signature under `text`: what `read_signed` reads."""
+        words = {name: key.hex() for name, key in keys.items()}
+        return words | {"signature": self.sign(text).hex(), "certificate": self.certificate}
 
     def check(self, site: str, certificate: str, text: bytes, signature: bytes) -> None:
         """Refuse what `site` did not sign."""

@@ -79,8 +79,8 @@ class Agreement:
         roster = {} if isinstance(participants, int) else dict(participants)
         sites = (len(roster) or int(participants)) - bool(study.protect.second)  # type: ignore[arg-type]
         found = cls(study, study.seeds[0] if seed is None else seed, sites, roster)
-        if found.method.pools_rows:
-            what = f"{found.method.title} takes every site's {study.row_word}s to one place."
+        if found.method.catalogue.pools_rows:
+            what = f"{found.method.catalogue.title} takes every site's {study.row_word}s to one place."
             raise VitrailError("this does not leave a house", [Problem("method", what, "Use another method.")])
         here = {k: v for k, v in study.protect if v != getattr(Protect(), k) and k not in FAR}
         if here:
@@ -97,13 +97,15 @@ class Agreement:
             t.stage.title or t.stage.name
             for t, contracts in zip(self.stages, self.contracts, strict=True)
             for turn, c in zip(t.turns, contracts, strict=True)
-            if turn.exchange.sees == "sum" and turn.exchange.judges - turn.exchange.hits and not c.read
+            if turn.exchange.wire.aggregation == "sum"
+            and turn.exchange.wire.score_fields - turn.exchange.wire.hit_fields
+            and not c.read
         ]
         if open_stages and self.study.protect.scores != "exact":
             what = (
-                f"{self.method.title} has each site report exactly how models do on its {self.study.row_word}s "
-                f"({', '.join(dict.fromkeys(open_stages))}). Whoever reads a single site's report can find out from it "
-                "whether a given person is among them."
+                f"{self.method.catalogue.title} has each site report exactly how models do on its "
+                f"{self.study.row_word}s ({', '.join(dict.fromkeys(open_stages))}). Whoever reads a single "
+                "site's report can find out from it whether a given person is among them."
             )
             hint = 'Write sum = "masked", so that only sums over sites are read; or scores = "exact", to accept it.'
             raise VitrailError("this cannot be promised", [Problem("protect.sum", what, hint)])
@@ -214,7 +216,7 @@ class Agreement:
     def settling(self, s: int, place: int) -> Spec:
         """What settles a model and is not in the word of that exchange: sent with it where scores are asked for."""
         ex, told, last = self.stages[s].stage.last, self.contracts[s][place].down, self.contracts[s][-1].down
-        needed = {k: v for k, v in last.items() if not ex.settles or k.split("/")[0] in ex.settles}
+        needed = {k: v for k, v in last.items() if not ex.wire.final_fields or k.split("/")[0] in ex.wire.final_fields}
         return {f"{LAST}/{k}": v for k, v in needed.items() if told.get(k) != v}
 
     def question(self, kind: str, words: dict[str, Any]) -> MessageSchema:
@@ -306,7 +308,9 @@ class Agreement:
             said = two.SAID if halves else secure_sum.SIGNED if kind == "round" and self.masked(s, place) else {}
             signed = model_digests.SIGNED if model_digests.DIGESTS in up else {}
             return MessageSchema(
-                {**WHERE, **said, **signed}, up, self.stages[s].stage.exchanges[place].unsure | {"scores", FOOTPRINT}
+                {**WHERE, **said, **signed},
+                up,
+                self.stages[s].stage.exchanges[place].wire.may_be_nan | {"scores", FOOTPRINT},
             )
         double, spec = torch.float64, {}
         if kind == "standardise" and self.study.protect.sum == "masked":

@@ -31,7 +31,7 @@ from vitrail.core.errors import BudgetSpent, Problem, VitrailError
 from vitrail.data.readers.source import Query
 from vitrail.data.readers.tables import clean
 from vitrail.deploy.protocol.agreement import Agreement
-from vitrail.deploy.protocol.request_log import RunLog
+from vitrail.deploy.protocol.run_log import RunLog
 from vitrail.deploy.site.private_randomness import draws_of
 from vitrail.privacy.budget import epsilon_of
 from vitrail.runs.protection.budget import row_loss

@@ -115,11 +115,11 @@ class SiteScores:
             out.append((count if self.exact else drawn, many))
         return torch.tensor(out, dtype=torch.float64).T.contiguous()
 
-    def coarse(self, ex: AnyExchange | type[AnyExchange], report: dict[str, Tensor], *where: int) -> dict[str, Tensor]:
+    def coarse(self, ex: AnyExchange, report: dict[str, Tensor], *where: int) -> dict[str, Tensor]:
         """A report in which a method counts how many rows each of several models tells right, with these counts
         rounded as scores are; of too few rows, none. With more models than training has scores, each step is longer, so
         that all of them tell no more."""
-        names = [] if self.exact else [k for k in report if k in ex.hits]
+        names = [] if self.exact else [k for k in report if k in ex.wire.hit_fields]
         return report | {k: self._coarse(report[k], *where, k) for k in names}
 
     def _coarse(self, counts: Tensor, *about: object) -> Tensor:

@@ -6,7 +6,6 @@ so that a round that is asked for again, or that the coordinator forgot, is comp
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
@@ -29,7 +28,7 @@ from vitrail.deploy.identity.site_identity import SiteIdentity
 from vitrail.deploy.protocol.agreement import ANEW, FOOTPRINT, FORMAT, LAST, VERDICT, Agreement
 from vitrail.deploy.protocol.message import WHERE, Message, check_form, stacked
 from vitrail.deploy.protocol.model_digests import DIGESTS
-from vitrail.deploy.protocol.request_log import RequestLog, RunLog
+from vitrail.deploy.protocol.run_log import RunLog
 from vitrail.deploy.protocol.score_plan import SUMMED, is_summed
 from vitrail.deploy.scale.site import ScaleSite
 from vitrail.deploy.screening.site import ScreeningAnswers
@@ -55,6 +54,7 @@ from vitrail.runs.protection.dp_statistics import encoded
 from vitrail.runs.setup import held_rows, training_of, training_rows
 from vitrail.runs.store import HELD_OUT, held_out_text
 from vitrail.storage.atomic_files import write_atomically
+from vitrail.storage.journal import QuestionLog
 
 if TYPE_CHECKING:
     from vitrail.deploy.verdicts.site import SiteFolds
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
 BEHIND = "behind.safetensors"  # what a site was told about itself at the end
 POOLED = "pooled.json"  # and about all sites together: for vitrail check --pooled
 ROWS = "rows.txt"  # the fingerprint of the rows that a run saw
+ASKED = "asked.jsonl"  # the questions about rows that were ever answered in a run
 KEPT = 4  # rounds whose outcome a site keeps
 
 
@@ -288,7 +289,7 @@ class Site:
         most = (
             0 if said.rows or said.sites else ANEW
         )  # the same noise under two answers would be told by their difference
-        self.asked.note(where, hashlib.sha256(asked.pack()).hexdigest()[:32], most)
+        self.questions.note(where, asked.pack(), most)
 
     def enter(self, run: str) -> None:
         """Each run has its own folder; one that was begun before is gone on with."""
@@ -300,7 +301,8 @@ class Site:
         if self.ledger:  # before anything of it leaves
             self.ledger.begin(run)
         self.home, self.data = home, None
-        self.asked, self.wary = RequestLog(self.home), ModelInspector(self.agreed, self.home)
+        self.questions = QuestionLog(self.home / ASKED)
+        self.wary = ModelInspector(self.agreed, self.home)
         write_atomically(self.home / "study.toml", self.agreed.study.to_toml())
         if (scale := self.home / "encoder.json").exists():
             self._prepare(Encoder(self.agreed.study, **json.loads(scale.read_text())))

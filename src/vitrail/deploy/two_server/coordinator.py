@@ -7,7 +7,6 @@ of which too few can be opened is passed over, and changes nothing.
 from __future__ import annotations
 
 import io
-import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -37,6 +36,7 @@ from vitrail.privacy.two_server.protocol import (
     within,
 )
 from vitrail.storage.atomic_files import write_atomically
+from vitrail.storage.journal import DecisionRecord
 
 KEPT, HALVES = "two.json", "two.npz"  # in the run's folder
 Tell = Callable[[Sequence[str], Mapping[str, dict[str, Any]], int | None], dict[str, Message]]
@@ -59,21 +59,22 @@ class TwoServerCoordinator:
         self.protect = call.agreed.study.protect
         self.second = SiteRequests(call.way, call.agreed, [self.protect.second], call.run, 1, call.deadline)
         self.key: dict[str, Any] | None = None  # the second's, as it signed it
+        self.decisions = DecisionRecord(path / KEPT, private=True)  # of the exchange at hand
 
     def collect(
         self, where: Where, ready: Sequence[str], tell: Tell, fine: Callable[[str, Message], bool]
     ) -> RobustCentre | None:
         """`tell` asks the round's question; `fine`: whether what a site says in the open can be."""
-        kept = self._kept(where)
+        decided = self.decisions.read()
         key = self._key()
-        if kept is None:
-            heard = tell(list(ready), {n: {"second": key} for n in ready}, None)
-            said = {n: m for n, m in sorted(heard.items()) if m.kind == "round" and fine(n, m)}
-            kept = self._begin(where, said)
+        if decided.get("where") != list(where):
+            answers = tell(list(ready), {n: {"second": key} for n in ready}, None)
+            reports = {n: m for n, m in sorted(answers.items()) if m.kind == "round" and fine(n, m)}
+            decided = self._begin(where, reports)
         else:  # started anew: for their scores
-            tell(kept["names"], {n: {"second": key} for n in kept["names"]}, 0)
+            tell(decided["names"], {n: {"second": key} for n in decided["names"]}, 0)
         try:
-            return self._opened(where, kept)
+            return self._opened(where, decided)
         except SumSkipped as error:
             self.call.way.log("sum not opened", stage=where[0], round=where[1], why=error.problems[0].what)
             return None
@@ -82,8 +83,8 @@ class TwoServerCoordinator:
         """The second is told that the run is over; the run's own files of it are deleted."""
         last = Message("finish", {"findings": [], "pooled": {}, "others": 0})
         self.second.all(lambda n: last, 1, self.call.deadline)
-        for name in (KEPT, HALVES):
-            (self.path / name).unlink(missing_ok=True)
+        self.decisions.forget()
+        (self.path / HALVES).unlink(missing_ok=True)
 
     def _key(self) -> dict[str, Any]:
         if self.key is None:
@@ -93,44 +94,45 @@ class TwoServerCoordinator:
 
     def _ask(self, question: Message) -> Message:
         """The second; it is waited for."""
-        said = self.second.all(lambda n: question, 1)[self.protect.second]
-        if said.kind == "refused":
+        answer = self.second.all(lambda n: question, 1)[self.protect.second]
+        if answer.kind == "refused":
             raise SumSkipped("sum", "too few sites are in it whom both servers can take")
-        return said
+        return answer
 
-    def _begin(self, where: Where, said: Mapping[str, Message]) -> dict[str, Any]:
+    def _begin(self, where: Where, reports: Mapping[str, Message]) -> dict[str, Any]:
         """What the sites said, on disk before the second is told."""
         ex, spec = self._exchange(where), self.agreed.contracts[where[0]][where[2]].up
         file = io.BytesIO()
-        parts = {f"half {n}": _flat([m.tensors[k] for k in spec if is_change(ex, k)]) for n, m in said.items()}
-        opens = {f"{k} {n}": m.tensors[k].numpy() for n, m in said.items() for k in spec if not is_change(ex, k)}
+        parts = {f"half {n}": _flat([m.tensors[k] for k in spec if is_change(ex, k)]) for n, m in reports.items()}
+        opens = {f"{k} {n}": m.tensors[k].numpy() for n, m in reports.items() for k in spec if not is_change(ex, k)}
         held: dict[str, Any] = {**parts, **opens}
         np.savez(file, **held)
-        write_atomically(self.path / HALVES, file.getvalue(), private=True)
-        letters = {n: {k: m.words[k] for k in two_server.LETTER} for n, m in said.items()}
-        return self._keep({"where": list(where), "names": list(said), "letters": letters, "lot": secrets.token_hex(16)})
+        write_atomically(self.path / HALVES, file.getvalue(), private=True, durable=True)
+        letters = {n: {k: m.words[k] for k in two_server.LETTER} for n, m in reports.items()}
+        names, lot = list(reports), secrets.token_hex(16)
+        return self.decisions.replace({"where": list(where), "names": names, "letters": letters, "lot": lot})
 
-    def _opened(self, where: Where, kept: dict[str, Any]) -> RobustCentre:
+    def _opened(self, where: Where, decided: dict[str, Any]) -> RobustCentre:
         at, clip = dict(zip(WHERE, where, strict=True)), self.protect.clip
         assert clip is not None
-        if len(kept["names"]) < (fewest := self.agreed.fewest):
-            away = are_missing([n for n in self.call.names if n not in kept["names"]])
-            what = f"{len(kept['names'])} sites reported, and of fewer than {fewest} none is opened; {away}"
+        if len(decided["names"]) < (fewest := self.agreed.fewest):
+            away = are_missing([n for n in self.call.names if n not in decided["names"]])
+            what = f"{len(decided['names'])} sites reported, and of fewer than {fewest} none is opened; {away}"
             raise SumSkipped("sum", what)
-        about = {**at, "names": kept["names"], "letters": kept["letters"]}
+        about = {**at, "names": decided["names"], "letters": decided["letters"]}
         halves = self._ask(Message(two_server.SECOND, {"leg": "halves", **about})).words
-        names = [n for n in kept["names"] if n in halves["good"]]
-        if lost := sorted(set(kept["names"]) - set(names)):
+        names = [n for n in decided["names"] if n in halves["good"]]
+        if lost := sorted(set(decided["names"]) - set(names)):
             self.call.way.log("half not taken", sites=lost)
-        deck = self._dealt(where, kept, names, halves["lot"])
+        deck = self._dealt(where, names, halves["lot"])
         with np.load(self.path / HALVES, allow_pickle=False) as file:
-            told = {name: file[name] for name in file.files}
+            reports = {name: file[name] for name in file.files}
         d, present = two_server.numbers_of(self.agreed, where[0], where[2]), list(range(len(names)))
         server = ShareServer(True, clip, deck_of(bytes.fromhex(deck["seed"]), len(names), d))
         for i, name in enumerate(names):
-            server.take(i, told[f"half {name}"])
+            server.take(i, reports[f"half {name}"])
         mine = server.blinded(present)
-        words = {"leg": "blind", **at, "names": names, "dealer": deck["dealer"], "lot": kept["lot"]}
+        words = {"leg": "blind", **at, "names": names, "dealer": deck["dealer"], "lot": decided["lot"]}
         blind = self._ask(
             Message(
                 two_server.SECOND,
@@ -139,7 +141,7 @@ class TwoServerCoordinator:
             )
         )
         products = server.products(present, mine, _words(blind.tensors["blinded"]))
-        tested = server.tested(present, (bytes.fromhex(kept["lot"]), bytes.fromhex(blind.words["lot"])))
+        tested = server.tested(present, (bytes.fromhex(decided["lot"]), bytes.fromhex(blind.words["lot"])))
         gram = squares(products, _words(blind.tensors["products"]), clip)
         chosen = choose_reports(gram, within(tested, _words(blind.tensors["tested"])), clip)
         given = {"products": as_tensor(products), "tested": as_tensor(tested)}
@@ -149,35 +151,27 @@ class TwoServerCoordinator:
         middle = from_fixed_point(server.total(chosen) + _words(last.tensors["total"]), clip) / len(chosen)
         ex, spec = self._exchange(where), self.agreed.contracts[where[0]][where[2]].up
         opens = {
-            k: torch.stack([torch.from_numpy(told[f"{k} {n}"]) for n in names]) for k in spec if not is_change(ex, k)
+            k: torch.stack([torch.from_numpy(reports[f"{k} {n}"]) for n in names]) for k in spec if not is_change(ex, k)
         }
         return RobustCentre(torch.from_numpy(middle), names, opens, torch.from_numpy(distances_to_mean(gram, chosen)))
 
-    def _dealt(self, where: Where, kept: dict[str, Any], names: Sequence[str], lot: str) -> dict[str, Any]:
+    def _dealt(self, where: Where, names: Sequence[str], lot: str) -> dict[str, Any]:
         """By whom the lot falls on, or who comes after it where that one is silent; once."""
-        if "deck" in kept:
-            return dict(kept["deck"])
+        deck: dict[str, Any] = self.decisions.once("deck", lambda: self._ask_dealers(where, names, lot))
+        return deck
+
+    def _ask_dealers(self, where: Where, names: Sequence[str], lot: str) -> dict[str, Any]:
         about = two_server.about(self.agreed, self.call.run, where)
         words = {**dict(zip(WHERE, where, strict=True)), "names": list(names), "second": self._key()}
         for dealer in two_server.ranked(about, bytes.fromhex(lot), names):
-            asked = Message(two_server.DEAL, words)
-            heard = self.call.all(lambda n: asked if n == dealer else None, 1, self.call.deadline)  # noqa: B023
-            if dealer in heard:
-                self._keep(kept | {"deck": {**heard[dealer].words, "dealer": dealer}})
-                return {**heard[dealer].words, "dealer": dealer}
+            question = Message(two_server.DEAL, words)
+            answers = self.call.all(lambda n: question if n == dealer else None, 1, self.call.deadline)  # noqa: B023
+            if dealer in answers:
+                return {**answers[dealer].words, "dealer": dealer}
         raise SumSkipped("sum", f"none of {two_server.DEALERS} sites that were drawn to deal answered")
 
     def _exchange(self, where: Where) -> Any:
         return self.agreed.stages[where[0]].turns[where[2]].exchange
-
-    def _kept(self, where: Where) -> dict[str, Any] | None:
-        place = self.path / KEPT
-        kept = json.loads(place.read_text()) if place.exists() else None
-        return kept if kept and kept["where"] == list(where) else None
-
-    def _keep(self, kept: dict[str, Any]) -> dict[str, Any]:
-        write_atomically(self.path / KEPT, json.dumps(kept), private=True)
-        return kept
 
 
 def _flat(parts: Sequence[Tensor]) -> Words:

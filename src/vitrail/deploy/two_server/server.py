@@ -8,7 +8,6 @@ for itself. What remains with the coordinator: its own half, which it can change
 
 from __future__ import annotations
 
-import hashlib
 import json
 import secrets
 from pathlib import Path
@@ -20,18 +19,20 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from torch import Tensor
 
 from vitrail.core.errors import AgreementMismatch, MessageRefused, SharedSumRefused, VitrailError
-from vitrail.deploy.identity.site_identity import SiteIdentity
+from vitrail.deploy.identity.site_identity import SiteIdentity, read_signed
 from vitrail.deploy.protocol.agreement import FORMAT, Agreement
 from vitrail.deploy.protocol.message import MOST_WORDS, WHERE, Message, check_form, unpack
-from vitrail.deploy.protocol.request_log import RunLog
-from vitrail.deploy.secure_sum.store import SumStore
+from vitrail.deploy.protocol.run_log import RunLog
 from vitrail.deploy.two_server import shared as two_server
+from vitrail.privacy.key_agreement import key_file
 from vitrail.privacy.secure_sum.pairwise import draw
 from vitrail.privacy.two_server.krum import choose_reports
 from vitrail.privacy.two_server.protocol import SEED, ShareServer, Words, deck_of, squares, within
-from vitrail.storage.atomic_files import private_folder, write_atomically
+from vitrail.storage.atomic_files import private_folder
+from vitrail.storage.journal import AnswerJournal, DecisionRecord, RecentJournals
 
 PLACE, OWN = "second", "second.key"
+SUMS = 6  # that are remembered
 SEEDS = "seeds.json"  # of a sum: what each site's half is drawn from
 
 
@@ -50,7 +51,7 @@ class SecondServer:
 
     @property
     def longest(self) -> int:
-        spec = [v for told in two_server.longest(self.agreement) for v in told.values()]
+        spec = [v for message in two_server.longest(self.agreement) for v in message.values()]
         return 2 * MOST_WORDS + sum(int(torch.Size(shape).numel()) * t.itemsize for shape, t in spec)
 
     def answer(self, question: Message) -> Message:
@@ -67,10 +68,10 @@ class SecondServer:
             return Message("finish", {})
         if kind == "hello":
             return self._greet(words)
-        said = Message(two_server.SECOND, self._key()) if words["leg"] == "key" else self._once(question)
-        if said.kind != "refused":
-            check_form(said, self.agreement.answer(kind, words), "from the second server")
-        return said
+        answer = Message(two_server.SECOND, self._key()) if words["leg"] == "key" else self._once(question)
+        if answer.kind != "refused":
+            check_form(answer, self.agreement.answer(kind, words), "from the second server")
+        return answer
 
     def _greet(self, words: dict[str, Any]) -> Message:
         if words["format"] != FORMAT or words["agreement"] != self.agreement.hash:
@@ -82,69 +83,65 @@ class SecondServer:
             raise AgreementMismatch("agreement", what, hint)
         return Message("hello", {})
 
-    def _once(self, asked: Message) -> Message:
+    def _once(self, question: Message) -> Message:
         """Each leg of a sum, for one question."""
-        leg, where = asked.words["leg"], tuple(asked.words[k] for k in WHERE)
-        places = SumStore(self.home / PLACE, self.agreement)
-        if places.is_past((where[0], where[1], where[2])):
-            raise SharedSumRefused(self.name, "the coordinator went back further than this server remembers.")
-        folder = places.of((where[0], where[1], where[2]))
-        mark, place = _mark(asked), folder / f"{leg}.bin"
-        if place.exists():
-            kept = place.read_bytes()
-            if kept[: len(mark)] != mark:
-                what = f"this sum's {leg} were asked for before, otherwise. Two answers would tell of a single site."
-                raise SharedSumRefused(self.name, what)
-            return unpack(kept[len(mark) :])
-        said: Message = getattr(self, f"_{leg}")(asked, folder, two_server.about(self.agreement, self.home.name, where))
-        if said.kind != "refused":
-            write_atomically(private_folder(folder) / place.name, mark + said.pack(), private=True)
-            if leg == "total":  # whoever comes into this house later finds no halves
-                (folder / SEEDS).unlink(missing_ok=True)
-        return said
+        leg, where = question.words["leg"], tuple(question.words[k] for k in WHERE)
+        s, r, place = where
+        turn = self.agreement.stages[s].stage.turns(r).index(place)  # in the order of time
+        folder = RecentJournals(self.home / PLACE, SUMS).at((s, r, turn))
+        about = two_server.about(self.agreement, self.home.name, (s, r, place))
 
-    def _halves(self, asked: Message, folder: Path, about: str) -> Message:
+        def make() -> bytes:
+            answer: Message = getattr(self, f"_{leg}")(question, private_folder(folder), about)
+            return answer.pack()
+
+        answer = unpack(_answers(folder).answer(leg, _content(question), make))
+        if leg == "total":  # whoever comes into this house later finds no halves
+            (folder / SEEDS).unlink(missing_ok=True)
+        return answer
+
+    def _halves(self, question: Message, folder: Path, about: str) -> Message:
         """Whose halves are there, and sealed and signed by who they are said to be of."""
         seeds = dict[str, str]()
-        for name in asked.words["names"]:
+        for name in question.words["names"]:
             try:
                 if name == self.name:
                     raise SharedSumRefused(name, "it has no rows.")
-                seed = self._read("half", about, name, asked.words["letters"].get(name))
+                seed = self._read("half", about, name, question.words["letters"].get(name))
                 seeds |= {name: seed.hex()} if len(seed) == SEED else {}
             except VitrailError:
                 continue  # the coordinator is told who is not among the good
         if len(seeds) < self.agreement.fewest:
             return Message("refused", {})
-        write_atomically(private_folder(folder) / SEEDS, json.dumps(seeds), private=True)
+        DecisionRecord(folder / SEEDS, private=True).replace(seeds)
         return Message(two_server.SECOND, {"good": list(seeds), "lot": secrets.token_hex(16)})
 
-    def _blind(self, asked: Message, folder: Path, about: str) -> Message:
-        server, words = self._server(asked, folder, about), asked.words
+    def _blind(self, question: Message, folder: Path, about: str) -> Message:
+        server, words = self._server(question, folder, about), question.words
         present = list(range(len(words["names"])))
-        mine, theirs = server.blinded(present), _words(asked.tensors["blinded"])
+        mine, theirs = server.blinded(present), _words(question.tensors["blinded"])
         lot = secrets.token_bytes(16)
         tested = server.tested(present, (bytes.fromhex(words["lot"]), lot))
         products = server.products(present, mine, theirs)
-        found = {"blinded": mine, "products": products, "tested": tested}
-        return Message(two_server.SECOND, {"lot": lot.hex()}, {k: as_tensor(v) for k, v in found.items()})
+        opened = {"blinded": mine, "products": products, "tested": tested}
+        return Message(two_server.SECOND, {"lot": lot.hex()}, {k: as_tensor(v) for k, v in opened.items()})
 
-    def _total(self, asked: Message, folder: Path, about: str) -> Message:
+    def _total(self, question: Message, folder: Path, about: str) -> Message:
         """Of those whom it chooses itself, from both halves of all inner products."""
-        kept, clip = self._kept(folder, "blind"), self.agreement.study.protect.clip
-        seeds = self._seeds(folder, asked.words["names"])
+        blind, clip = self._answered(folder, "blind"), self.agreement.study.protect.clip
+        seeds = self._seeds(folder, question.words["names"])
         assert clip is not None
-        products, tested = ((_words(kept.tensors[k]), _words(asked.tensors[k])) for k in ("products", "tested"))
+        products, tested = ((_words(blind.tensors[k]), _words(question.tensors[k])) for k in ("products", "tested"))
         chosen = choose_reports(squares(*products, clip), within(*tested), clip)
         if len(chosen) < self.agreement.study.protect.least:
             return Message("refused", {})
-        d = two_server.numbers_of(self.agreement, asked.words["stage"], asked.words["place"])
+        d = two_server.numbers_of(self.agreement, question.words["stage"], question.words["place"])
         total: Words = np.add.reduce(np.stack([draw(seeds[i], d) for i in chosen]), axis=0, dtype=np.uint64)
         return Message(two_server.SECOND, {"chosen": chosen}, {"total": as_tensor(total)})
 
-    def _server(self, asked: Message, folder: Path, about: str) -> ShareServer:
-        words = asked.words
-        seeds, lot = self._seeds(folder, words["names"]), self._kept(folder, "halves").words["lot"]
+    def _server(self, question: Message, folder: Path, about: str) -> ShareServer:
+        words = question.words
+        seeds, lot = self._seeds(folder, words["names"]), self._answered(folder, "halves").words["lot"]
         if words["dealer"] not in two_server.ranked(about, bytes.fromhex(lot), words["names"]):
             raise SharedSumRefused(words["dealer"][:40], "the lot did not fall on it to deal.")
         deck = self._read("deck", about, words["dealer"], words["deck"])
@@ -160,48 +157,41 @@ class SecondServer:
         return server
 
     def _seeds(self, folder: Path, names: list[str]) -> list[bytes]:
-        place = folder / SEEDS
-        known: dict[str, str] = json.loads(place.read_text()) if place.exists() else {}
-        if not known or list(known) != names:
+        seeds = DecisionRecord(folder / SEEDS).read()
+        if not seeds or list(seeds) != names:
             raise SharedSumRefused(self.name, "these are not the sites whose halves this server has.")
-        return [bytes.fromhex(v) for v in known.values()]
+        return [bytes.fromhex(seed) for seed in seeds.values()]
 
-    def _kept(self, folder: Path, leg: str) -> Message:
-        place = folder / f"{leg}.bin"
-        if not place.exists():
+    def _answered(self, folder: Path, leg: str) -> Message:
+        answer = _answers(folder).answered(leg)
+        if answer is None:
             raise SharedSumRefused(self.name, f"{leg} comes first.")
-        return unpack(place.read_bytes()[MARK:])
+        return unpack(answer)
 
     def _read(self, kind: str, about: str, name: str, letter: Any) -> bytes:
         """A letter from a site, if it is from that site."""
-        try:
-            sealed, signature = (bytes.fromhex(letter[k]) for k in ("sealed", "signature"))
-            certificate = str(letter["certificate"])
-        except (KeyError, TypeError, ValueError):
-            raise SharedSumRefused(name[:40], "expected a sealed letter, a signature and a certificate.") from None
+        (sealed,), signature, certificate = read_signed(letter, name, "sealed")
         self.proof.check(name, certificate, two_server.letter_text(kind, about, name, sealed), signature)
         return two_server.unseal(self._own(), sealed, f"{kind} {about} {name}")
 
     def _key(self) -> dict[str, str]:
         public = self._own().public_key().public_bytes_raw()
-        signature = self.proof.sign(two_server.key_text(self.agreement, self.home.name, self.name, public))
-        return {"key": public.hex(), "signature": signature.hex(), "certificate": self.proof.certificate}
+        return self.proof.signed(two_server.key_text(self.agreement, self.home.name, self.name, public), key=public)
 
     def _own(self) -> X25519PrivateKey:
-        place = private_folder(self.home / PLACE) / OWN
-        if not place.exists():
-            write_atomically(place, X25519PrivateKey.generate().private_bytes_raw(), private=True)
-        return X25519PrivateKey.from_private_bytes(place.read_bytes())
+        return key_file(private_folder(self.home / PLACE) / OWN)
 
 
-MARK = 32  # bytes before a kept answer: of its question
+def _answers(folder: Path) -> AnswerJournal:
+    return AnswerJournal(folder, "a shared sum", "bin")
 
 
-def _mark(asked: Message) -> bytes:
-    told = hashlib.sha256(json.dumps(asked.words, sort_keys=True).encode())
-    for name in sorted(asked.tensors):
-        told.update(name.encode() + b"\0" + asked.tensors[name].contiguous().numpy().tobytes())
-    return told.digest()
+def _content(question: Message) -> bytes:
+    """All of it, in one order."""
+    parts = [json.dumps(question.words, sort_keys=True).encode()]
+    for name in sorted(question.tensors):
+        parts += [name.encode(), b"\0", question.tensors[name].contiguous().numpy().tobytes()]
+    return b"".join(parts)
 
 
 def _words(tensor: Tensor) -> Words:

@@ -20,15 +20,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from vitrail.core.errors import Problem, SharedSumRefused, VitrailError
+from vitrail.core.errors import Problem, VitrailError
 from vitrail.deploy.protocol.message import MessageSchema, no_such
 from vitrail.engine.contract import Spec
+from vitrail.privacy.key_agreement import SIZE, SealedBox, agree
 from vitrail.privacy.report_vectors import is_change
 from vitrail.privacy.two_server.protocol import TESTS
 from vitrail.study.model import Study
@@ -40,6 +37,7 @@ Where = tuple[int, int, int]  # stage, round, place of the exchange in its stage
 READ = "two servers"  # of a contract
 SECOND, DEAL = "second", "deal"  # kinds of messages
 DEALERS = 3  # that may be tried one after the other: whoever passes them over at will finds no accomplice so easily
+LETTER_KEY = "vitrail letter 1"  # what the key of a letter is for
 LETTER = {"sealed": str, "signature": str, "certificate": str}
 SAID: dict[str, Any] = LETTER  # with a report, beside where it belongs
 AT = {"stage": int, "round": int, "place": int, "names": list}
@@ -59,16 +57,16 @@ TOLD: dict[str, dict[str, Any]] = {  # of its answer
 
 def check_second(study: Study) -> None:
     """Whether the study names a second server where it needs one, and nowhere else."""
-    said = study.protect
+    protect = study.protect
     what = hint = ""
-    if said.second and said.sum != READ:
+    if protect.second and protect.sum != READ:
         what, hint = f'it is for sum = "{READ}" only.', "Leave it out."
-    elif said.sum == READ and not said.second:
+    elif protect.sum == READ and not protect.second:
         what = "between machines somebody apart from the coordinator runs the second server."
         hint = 'Write second = "NAME"; it is invited like a site.'
-    elif said.second and study.verdict:
+    elif protect.second and study.verdict:
         what, hint = "folds of a verdict are not asked of a second server so far.", "Leave [verdict] out, or use masks."
-    elif said.second and study.training.refit:
+    elif protect.second and study.training.refit:
         what = "training once more on all rows is not asked of a second server so far."
         hint = "Write refit = false in [training], or use masks."
     if what:
@@ -116,9 +114,9 @@ def study_has(agreed: Agreement) -> bool:
 
 def longest(agreed: Agreement) -> list[Spec]:
     """What is longest of all that goes to the second or comes from it."""
-    found = [(s, i) for s, told in enumerate(agreed.contracts) for i, c in enumerate(told) if c.read == READ]
+    turns = [(s, i) for s, stage in enumerate(agreed.contracts) for i, c in enumerate(stage) if c.read == READ]
     n = agreed.sites
-    return [_opened(n) | {"blinded": ((n, numbers_of(agreed, s, i)), torch.int64)} for s, i in found]
+    return [_opened(n) | {"blinded": ((n, numbers_of(agreed, s, i)), torch.int64)} for s, i in turns]
 
 
 def _opened(n: int) -> Spec:
@@ -157,20 +155,9 @@ def letter_text(kind: str, about_: str, site: str, sealed: bytes) -> bytes:
 def seal_for(key: bytes, text: bytes, info: str) -> bytes:
     """For whoever has the private half; by a key that is used for this one letter."""
     own = X25519PrivateKey.generate()
-    try:
-        secret = own.exchange(X25519PublicKey.from_public_bytes(key))
-    except ValueError:
-        raise SharedSumRefused("key", "expected a public key of 32 bytes.") from None
-    return own.public_key().public_bytes_raw() + _box(secret, info).encrypt(bytes(12), text, None)
+    box = SealedBox(agree(own, key, "the second server"), LETTER_KEY, info)
+    return own.public_key().public_bytes_raw() + box.seal(text)
 
 
 def unseal(own: X25519PrivateKey, sealed: bytes, info: str) -> bytes:
-    try:
-        secret = own.exchange(X25519PublicKey.from_public_bytes(sealed[:32]))
-        return _box(secret, info).decrypt(bytes(12), sealed[32:], None)
-    except (InvalidTag, ValueError):
-        raise SharedSumRefused("letter", "it was not sealed for this server and this sum, or was changed.") from None
-
-
-def _box(secret: bytes, info: str) -> ChaCha20Poly1305:
-    return ChaCha20Poly1305(HKDF(hashes.SHA256(), 32, None, f"vitrail letter 1\0{info}".encode()).derive(secret))
+    return SealedBox(agree(own, sealed[:SIZE], "letter"), LETTER_KEY, info).open(sealed[SIZE:], "letter")

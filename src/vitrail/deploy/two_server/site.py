@@ -11,13 +11,13 @@ from torch import Tensor
 
 from vitrail.core.errors import SharedSumRefused
 from vitrail.core.tensors import flatten, unflatten
-from vitrail.deploy.identity.site_identity import SiteIdentity
+from vitrail.deploy.identity.site_identity import SiteIdentity, read_signed
 from vitrail.deploy.protocol.agreement import Agreement
 from vitrail.deploy.protocol.message import WHERE, Message
 from vitrail.deploy.two_server import shared as two_server
 from vitrail.privacy.report_vectors import by_unit, is_change
 from vitrail.privacy.two_server.protocol import dealt, halves_of
-from vitrail.storage.atomic_files import write_atomically
+from vitrail.storage.journal import write_once
 
 KNOWN = "second.json"  # in a run's folder: the second's key, as it was found to be signed
 
@@ -34,15 +34,15 @@ class TwoServerSite:
             raise SharedSumRefused(self.site, "this site cannot prove who it is, and shares nothing.")
         return self._proof
 
-    def report(self, asked: Message, up: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    def report(self, question: Message, up: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
         """To a round's question: tensors, in which the change is one half of it, and a letter with the other."""
-        s, _, place = where = tuple(asked.words[k] for k in WHERE)
-        key = self._key(asked.words["second"])
+        s, _, place = where = tuple(question.words[k] for k in WHERE)
+        key = self._key(question.words["second"])
         turn = self.agreed.stages[s].turns[place]
         ex, clip = turn.exchange, self.agreed.study.protect.clip
         assert clip is not None
-        told = unflatten(_one(turn.up), {k: v[None] for k, v in up.items()})
-        rows, _ = by_unit(ex, told)
+        report = unflatten(_one(turn.up), {k: v[None] for k, v in up.items()})
+        rows, _ = by_unit(ex, report)
         half, seed = halves_of(rows[0].double().numpy(), clip)
         out, at = dict(up), 0
         for name, value in up.items():
@@ -51,33 +51,29 @@ class TwoServerSite:
                 out[name], at = torch.from_numpy(part).reshape(value.shape), at + value.numel()
         return out, self._letter("half", key, seed, where)
 
-    def deal(self, asked: Message) -> Message:
-        s, _, place = where = tuple(asked.words[k] for k in WHERE)
-        key = self._key(asked.words["second"])
-        n = len(asked.words["names"])
+    def deal(self, question: Message) -> Message:
+        s, _, place = where = tuple(question.words[k] for k in WHERE)
+        key = self._key(question.words["second"])
+        n = len(question.words["names"])
         one, other, table = dealt(n, two_server.numbers_of(self.agreed, s, place))
-        said = self._letter("deck", key, other + table.astype("<u8").tobytes(), where)
-        return Message(two_server.DEAL, {"seed": one.hex(), **said})
+        letter = self._letter("deck", key, other + table.astype("<u8").tobytes(), where)
+        return Message(two_server.DEAL, {"seed": one.hex(), **letter})
 
     def _letter(self, kind: str, key: bytes, text: bytes, where: tuple[Any, ...]) -> dict[str, str]:
         about = two_server.about(self.agreed, self.run, (where[0], where[1], where[2]))
         sealed = two_server.seal_for(key, text, f"{kind} {about} {self.site}")
-        signature = self.proof.sign(two_server.letter_text(kind, about, self.site, sealed))
-        return {"sealed": sealed.hex(), "signature": signature.hex(), "certificate": self.proof.certificate}
+        return self.proof.signed(two_server.letter_text(kind, about, self.site, sealed), sealed=sealed)
 
-    def _key(self, told: Any) -> bytes:
+    def _key(self, words: Any) -> bytes:
         """The second's, if it signed it; in a run the same, or the coordinator could put its own in between."""
-        second, place = self.agreed.study.protect.second, self.home / KNOWN
-        try:
-            key, signature = (bytes.fromhex(told[k]) for k in ("key", "signature"))
-            certificate = str(told["certificate"])
-        except (KeyError, TypeError, ValueError):
-            raise SharedSumRefused(second, "expected a key, a signature and a certificate.") from None
-        known = json.loads(place.read_text()) if place.exists() else None
-        if known is None:
+        second = self.agreed.study.protect.second
+        (key,), signature, certificate = read_signed(words, second, "key")
+
+        def signed() -> bytes:
             self.proof.check(second, certificate, two_server.key_text(self.agreed, self.run, second, key), signature)
-            write_atomically(place, json.dumps(key.hex()), private=True)
-        elif known != key.hex():
+            return json.dumps(key.hex()).encode()
+
+        if json.loads(write_once(self.home / KNOWN, signed)) != key.hex():
             raise SharedSumRefused(second, "it had another key in this run.")
         return key
 

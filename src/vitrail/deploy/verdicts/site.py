@@ -22,7 +22,7 @@ from vitrail.data.persons import count_persons, persons_of
 from vitrail.data.splitting import partition_folds, split_sites
 from vitrail.deploy.protocol.agreement import Agreement
 from vitrail.deploy.protocol.message import Message
-from vitrail.deploy.protocol.request_log import ENDED
+from vitrail.deploy.protocol.run_log import ENDED
 from vitrail.deploy.site.private_randomness import draws_of
 from vitrail.deploy.site.safeguards import ModelInspector
 from vitrail.deploy.site.site import Site
@@ -83,7 +83,7 @@ class SiteFolds:
 
     def _at(self, number: int) -> LaterSite:
         name = fold_run(self.site.home.name, number)
-        if self._now is None or self._now.home.name != name or self._now.asked is not self.site.asked:
+        if self._now is None or self._now.home.name != name or self._now.questions is not self.site.questions:
             agreed = self.folds.agreement(number)
             refit = self.folds.is_refit(number)
             self._now = (
@@ -152,10 +152,7 @@ class LaterSite(Site):
         self.publishes, self.shows, self.notices = False, False, site.notices
         self.proof, self.watts, self.since = site.proof, site.watts, site.since
         self.home, self.within = private_folder(site.home / PLACE / name), f"fold {name} "
-        self.asked, self.wary = (
-            site.asked,
-            ModelInspector(agreed, self.home),
-        )  # of a run's questions all folds' are remembered
+        self.questions, self.wary = site.questions, ModelInspector(agreed, self.home)  # one log for a run and its folds
         assert site.data is not None
         # a common scale for every fold would tell the sum of its rows
         self.known = {site.name: site.data.encoder} if agreed.shared_scale else None
@@ -207,7 +204,7 @@ class LocalBaseline:
     round, and comes to the same."""
 
     def __init__(self, agreed: Agreement, found: list[SiteData], secret: str) -> None:
-        study, method = resolve(agreed.study, next(n for n, kind in TABLE.items() if kind.alone), None)
+        study, method = resolve(agreed.study, next(n for n, kind in TABLE.items() if kind.catalogue.alone), None)
         task = build_task(study, method, agreed.seed)
         data = as_rows(found, task.net)
         rows = training_rows(data, study, method, "cpu")

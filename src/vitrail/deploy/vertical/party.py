@@ -19,11 +19,12 @@ from torch import Tensor
 from vitrail.core.errors import AgreementMismatch, MessageRefused
 from vitrail.deploy.audit.outbox import Outbox
 from vitrail.deploy.identity.party_keys import public
-from vitrail.deploy.identity.sealing import SIZE, SealedSession, SealingKeys
+from vitrail.deploy.identity.sealing import SealedSession, SealingKeys
 from vitrail.deploy.protocol.message import Message
-from vitrail.deploy.protocol.request_log import RunLog, is_run
+from vitrail.deploy.protocol.run_log import RunLog, is_run
 from vitrail.deploy.vertical.agreement import FORMAT, PartyAgreement
 from vitrail.deploy.vertical.mailbox import Collection, Envelope, Mailbox, Triple
+from vitrail.privacy.key_agreement import SIZE
 from vitrail.vertical.messages import GuestTriple, HostTriple
 
 PATIENCE = 5.0  # seconds that a question waits for a program that is busy

@@ -23,7 +23,6 @@ class Revealed(NamedTuple):
 class Reveal(Exchange[Any, Any, Nothing, Nothing, Revealed]):
     """Each site shows something of its state, once. A site that refuses is absent from this exchange."""
 
-    sees = "each"
     show: Callable[[Task, Any], Params]  # (task, state) -> what
     means: Callable[[str], tuple[tuple[str, ...], str]]  # name of a tensor -> its axes, and what it means
     consent: str = ""

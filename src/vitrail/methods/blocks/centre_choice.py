@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import torch
 from torch import Tensor
 
+from vitrail.core.declarations import WireRules
 from vitrail.core.exchange import Exchange, Nothing, Roster, SiteContext
 from vitrail.core.facts import CHOICE, COSTS, TRIED, Fact, Facts
 from vitrail.core.random import mixed
@@ -66,10 +67,7 @@ class CentreCosts(NamedTuple):
 class ChooseCentres(Exchange[State, Coord, Nothing, CentreOffer, CentreCosts]):
     """Each site says what every alternative costs it out of fold; the lowest total is the choice of all."""
 
-    sees = "sum"
-    counts: ClassVar[frozenset[str]] = frozenset({"rows"})
-    unsure: ClassVar[frozenset[str]] = frozenset({"costs"})
-    judges: ClassVar[frozenset[str]] = frozenset({"costs"})
+    wire = WireRules("sum", weight_fields={"rows"}, score_fields={"costs"}, may_be_nan={"costs"})
     of: Centres
 
     def send(self, task: Task, coord: Coord, roster: Roster) -> CentreOffer:

@@ -4,11 +4,12 @@ the method inside it."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from vitrail.core.declarations import Needs, WireRules
 from vitrail.core.exchange import Exchange, Nothing, Roster, SiteContext
 from vitrail.core.facts import (
     AGAINST_ALONE,
@@ -68,7 +69,7 @@ class Tune(Exchange[State, VersionedCoord, TuningWork, Lot, Nothing]):
     kept."""
 
     of: AgreedMix
-    places: ClassVar[bool] = True
+    needs = Needs(row_indices=True)
 
     def send(self, task: Task, coord: VersionedCoord, roster: Roster) -> Lot:
         return Lot(lot_of(roster))
@@ -113,9 +114,7 @@ class MixCosts(NamedTuple):
 class ChooseMix(Exchange[State, VersionedCoord, Nothing, MixOffer, MixCosts]):
     """Each site says what every mix costs it out of fold; one is chosen by the totals, for all."""
 
-    sees = "sum"
-    unsure: ClassVar[frozenset[str]] = frozenset({"costs", "against"})
-    judges: ClassVar[frozenset[str]] = frozenset({"costs", "against"})
+    wire = WireRules("sum", score_fields={"costs", "against"}, may_be_nan={"costs", "against"})
     of: AgreedMix
 
     def send(self, task: Task, coord: VersionedCoord, roster: Roster) -> MixOffer:

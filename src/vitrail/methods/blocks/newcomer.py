@@ -8,9 +8,10 @@ Not in the table of methods: it has no federation of its own. See runs/site/newc
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, Literal
 
-from vitrail.core.exchange import Adapters, Nothing, SiteContext
+from vitrail.core.declarations import Adapters, Catalogue, Ge, Needs
+from vitrail.core.exchange import Nothing, SiteContext
 from vitrail.core.optimizers import with_term
 from vitrail.core.task import Batch, Task
 from vitrail.core.tensors import Params, clone, proximal_term, to_all
@@ -27,12 +28,13 @@ def identity(task: Task, params: Params) -> Params:
 
 @dataclass(frozen=True)
 class Newcomer(Local):
-    title: ClassVar[str] = "Newcomer"
+    catalogue = Catalogue("Newcomer", baseline="alone")
     output: Literal["no", "each", "scalar"] = "no"
-    identity: float = 0.0
+    identity: Annotated[float, Ge(0)] = 0.0
 
-    def ends(self) -> Adapters:
-        return Adapters(True, self.output)
+    @property
+    def needs(self) -> Needs:
+        return Needs(adapters=Adapters(True, self.output))
 
     def state(self, task: Task, sites: int) -> Own:
         params = clone(to_all(task.start, sites))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -83,7 +83,7 @@ class Versioned:
 
     def merge(self, task: Task, coord: VersionedCoord, up: Any, roster: Roster) -> tuple[VersionedCoord, Facts]:
         """Of facts those of the version with all rows are told."""
-        axis, after, facts = 0 if self.ex.sees == "sum" else 1, [], Facts()
+        axis, after, facts = 0 if self.ex.wire.aggregation == "sum" else 1, [], Facts()
         for v in range(self.folds + 1):
             one, facts = self.ex.merge(task, version(coord.of, v), version(up, v, axis), roster)
             after.append(one)
@@ -107,7 +107,6 @@ class OfLast(Exchange[Any, Any, Any, Any, Any]):
 
     of: Versioned
     ex: AnyExchange
-    sees: ClassVar[Any] = "each"
     consent: str = ""
 
     def send(self, task: Task, coord: VersionedCoord, roster: Roster) -> Any:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import Annotated, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from vitrail.core import facts as means
+from vitrail.core.declarations import Ge, Lt, Needs, WireRules
 from vitrail.core.exchange import Method, Nothing, Roster, SiteContext, Stage, training
 from vitrail.core.facts import ALONE, OWN, SHARED, Fact, Facts
 from vitrail.core.optimizers import Optimizer
@@ -73,23 +74,18 @@ Held = TypeVar("Held", bound=Coord)
 class EveryUser(Method[State, Held, Work, Down, Up], Generic[Held]):
     """All but what the coordinator makes of the updates."""
 
-    grows: ClassVar[bool] = True
-    unsure: ClassVar[frozenset[str]] = frozenset({"loss"})
-    judges: ClassVar[frozenset[str]] = frozenset({"loss"})
-    validation: float = 0.0
-    patience: int = 20
+    wire = WireRules(score_fields={"loss"}, may_be_nan={"loss"}, per_site_messages=True)
+    validation: Annotated[float, Ge(0), Lt(1)] = 0.0
+    patience: Annotated[int, Ge(1)] = 20
     beside: bool = True
 
-    def __post_init__(self) -> None:
-        if self.validation >= 1:
-            raise ValueError("validation is a share of a site's rows, from 0 to below 1")
+    @property
+    def needs(self) -> Needs:
+        return Needs(validation_share=self.validation)
 
     @abstractmethod
     def asked(self, coord: Held) -> Tensor:
         """[user, site] bool: whose model which site is asked to train."""
-
-    def aside(self) -> float:
-        return self.validation
 
     def plan(self, rounds: int) -> tuple[Stage, ...]:
         what = "the model trained on your rows alone, which stays here until then, if it is linear"
@@ -135,8 +131,8 @@ class EveryUser(Method[State, Held, Work, Down, Up], Generic[Held]):
         if down.wanted.device.type != "cpu":  # where all were trained; elsewhere the others have not moved
             update = {k: _where(down.wanted, v) for k, v in update.items()}
         up, own = Up(update, site.rows.total, work.drawn, work.batches), select_own(down.models, down.own)
-        if site.rows.aside is not None:  # not a number at a site that is too small to set rows aside
-            up = up._replace(loss=site.task.value(own, site.rows.aside) / site.rows.aside.w.sum((1, 2)))
+        if site.rows.validation is not None:  # not a number at a site that is too small to set rows aside
+            up = up._replace(loss=site.task.value(own, site.rows.validation) / site.rows.validation.w.sum((1, 2)))
         if self.beside:
             shared = {k: v[:, -1] for k, v in down.models.items()}
             up = up._replace(to_alone=distance(own, state.local), between=distance(shared, state.local))

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from vitrail.core.declarations import Needs, WireRules
 from vitrail.core.exchange import AnyExchange, Exchange, Nothing, Roster, Rows, SiteContext
 from vitrail.core.facts import AGREED, EASY, PIECE, PROTOTYPE_DISTANCE, TRAVEL, Fact, Facts
 from vitrail.core.task import Task
@@ -67,9 +68,8 @@ class OfferModel(Exchange[Any, Any, Nothing, Nothing, OfferedModel]):
 @dataclass(frozen=True)
 class Try(Exchange[Any, Any, Nothing, Round, TransferCounts]):
     name: ClassVar[str] = "models tried"
-    holds_out: ClassVar[bool] = True
-    judges: ClassVar[frozenset[str]] = frozenset({"counts", "rises"})
-    hits: ClassVar[frozenset[str]] = frozenset({"counts"})
+    wire = WireRules(score_fields={"counts", "rises"}, hit_fields={"counts"})
+    needs = Needs(holdout=True)
     of: InDISCO
     consent: str = (
         "how many of your hold-out pictures of each class each site's model tells right, of how many, and how far "
@@ -88,10 +88,10 @@ class Try(Exchange[Any, Any, Nothing, Round, TransferCounts]):
 
     def count(self, task: Task, model: Params, rows: Rows) -> Tensor:
         """[site, class, 2]: told right, and of how many."""
-        if rows.held is None:
+        if rows.holdout is None:
             return rows.total.new_zeros(len(rows.total), task.net.outputs, 2)
-        y = rows.held.y * (rows.held.w > 0)
-        said = torch.nn.functional.one_hot(task.output(model, rows.held.x).argmax(-1), task.net.outputs)
+        y = rows.holdout.y * (rows.holdout.w > 0)
+        said = torch.nn.functional.one_hot(task.output(model, rows.holdout.x).argmax(-1), task.net.outputs)
         found = torch.stack([(y * said).sum(1), y.sum(1)], -1)
         return torch.where(found[..., 1:] >= self.of.least, found, 0)
 
@@ -108,7 +108,7 @@ class Distance(Reveal):
 
 class Easy(Reveal):
     name: ClassVar[str] = "loss"
-    judges: ClassVar[frozenset[str]] = frozenset({"shown"})
+    wire = WireRules(score_fields={"shown"})
 
 
 def shows(of: InDISCO) -> tuple[AnyExchange, ...]:

@@ -32,7 +32,7 @@ def rounded(ex: AnyExchange, up: Any, sites: int) -> Any:
     parts = {}
     for name, t in flatten(up):
         v = t.double()
-        if name.split("/")[0] in ex.unsure:
+        if name.split("/")[0] in ex.wire.may_be_nan:
             v = torch.where(v.abs() <= LIMIT, v, torch.nan)
         parts[name] = (v * by).round() / by
     return _put(up, parts)
@@ -43,7 +43,7 @@ def beyond(ex: AnyExchange, up: Any) -> dict[str, Tensor]:
     return {
         name: ~(t.abs() <= LIMIT).reshape(len(t), -1).all(1)
         for name, t in flatten(up)
-        if name.split("/")[0] not in ex.unsure
+        if name.split("/")[0] not in ex.wire.may_be_nan
     }
 
 

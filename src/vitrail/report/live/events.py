@@ -266,4 +266,4 @@ def _split_words(event: dict[str, Any]) -> str:
 
 
 def method_title(method: dict[str, Any]) -> str:
-    return TABLE[method["name"]].title if method["name"] in TABLE else str(method["name"])
+    return TABLE[method["name"]].catalogue.title if method["name"] in TABLE else str(method["name"])

@@ -103,10 +103,10 @@ def page_of(source: Run | Comparison) -> Page:
         rounds=study.training.rounds,
         metric=study.metrics[0],
         lower_is_better=study.metrics[0] in LOWER_IS_BETTER,
-        titles={m: TABLE[m].title for m in whole.methods},
-        federated=tuple(m for m in here if TABLE[m].federated),
-        alone=next((m for m in here if TABLE[m].alone), None),
-        pooled=tuple(m for m in here if TABLE[m].pools_rows),
+        titles={m: TABLE[m].catalogue.title for m in whole.methods},
+        federated=tuple(m for m in here if TABLE[m].catalogue.federated),
+        alone=next((m for m in here if TABLE[m].catalogue.alone), None),
+        pooled=tuple(m for m in here if TABLE[m].catalogue.pools_rows),
         scores=whole.scores,
         curves=whole.curves,
         summary=whole.summary(),
@@ -148,7 +148,7 @@ def _about(whole: Comparison, run: Run | None) -> list[tuple[str, str]]:
     images = whole.study.images
     about = [
         ("Study", whole.study.name),
-        ("Methods", ", ".join(TABLE[m].title for m in whole.methods)),
+        ("Methods", ", ".join(TABLE[m].catalogue.title for m in whole.methods)),
         ("Seeds", ", ".join(map(str, whole.seeds)) + _cut(whole)),
         ("Rounds", f"{training.rounds}, with {training.epochs} local epoch(s) each, batches of {training.batch}"),
         ("Network", f"{network.kind}{layers}"),

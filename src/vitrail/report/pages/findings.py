@@ -193,7 +193,7 @@ def _caveats(page: Page) -> list[Markup]:
 
 def alone_title() -> str:
     """The method to compare with, to know what joining is worth."""
-    return " or ".join(kind.title for kind in TABLE.values() if kind.alone)
+    return " or ".join(kind.catalogue.title for kind in TABLE.values() if kind.catalogue.alone)
 
 
 def _joining(page: Page) -> list[Markup]:

@@ -49,11 +49,11 @@ def shown(page: Page) -> dict[str, Any]:
 def _about(study: Study, told: Mapping[str, Any]) -> dict[str, Any]:
     assert study.verdict is not None
     share = f"{100 * study.verdict.harm:g} %"
-    return {"metric": metric_words(yardstick(study)), "share": share, "title": study.build_method().title}
+    return {"metric": metric_words(yardstick(study)), "share": share, "title": study.build_method().catalogue.title}
 
 
 def _figure(told: Mapping[str, Mapping[str, Any]], study: Study) -> Any:
-    title, rows = study.build_method().title, []
+    title, rows = study.build_method().catalogue.title, []
     for site, found in told.items():
         ends = Interval(*(math.nan if found[k] is None else found[k] for k in ("gain", "low", "high")))
         rows.append(SiteGain(site, title, ends, found["verdict"], found["harm"] or 0.0))

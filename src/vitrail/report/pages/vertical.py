@@ -220,7 +220,7 @@ def about(run: VerticalRun) -> list[tuple[str, str]]:
     given = {k: v for k, v in study.method.items() if k != "name"}
     more = f" ({', '.join(f'{k} = {v}' for k, v in given.items())})" if given else ""
     return [
-        ("Method", run.method.title + more),
+        ("Method", run.method.catalogue.title + more),
         ("People in common", f"{info['common']}: {len(terms.train)} trained on, {len(terms.test)} held out"),
         *((f"List of {party}", several(rows, "id")) for party, rows in info["lists"].items()),
         ("Name of the match", info["mark"]),

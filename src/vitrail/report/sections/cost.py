@@ -25,7 +25,8 @@ def traffic_words(plan: Plan, keep_updates: bool = False) -> str:
     later = ["the folds"] * bool(study.verdict) + ["the training on all rows"] * refits(study, method)
     after = f" and {' and '.join(later)} after them" if later else ""
     if any(x.per_row for x in lines):
-        return f"{method.title} takes every training {study.row_word} out of its site: it is a yardstick, not for use."
+        title = method.catalogue.title
+        return f"{title} takes every training {study.row_word} out of its site: it is a yardstick, not for use."
     text = f"Between machines about {size(out)} would leave each site and {size(into)} reach it, in {rounds}{after}"
     less = " A smaller network or fewer rounds send less." if out > MUCH else ""
     return f"{text} (`vitrail wire` lists what).{less}"

@@ -201,7 +201,7 @@ def _choice(page: Page) -> Contents:
 def _agreed(page: Page) -> Contents:
     found = agreed.read_agreed(_run(page))
     assert found is not None
-    return agreed.contents(found, named(lambda kind: kind.alone)[0])
+    return agreed.contents(found, named(lambda kind: kind.catalogue.alone)[0])
 
 
 # the rest

@@ -17,7 +17,7 @@ LEAST = 0.005  # of the metric: a difference that a reader of three decimals see
 
 def why_apart(result: Comparison) -> list[str]:
     """How the two are made, then each site at which they seem to disagree; nothing where they do nowhere."""
-    alone = next((m for m in result.methods if TABLE[m].alone), None)
+    alone = next((m for m in result.methods if TABLE[m].catalogue.alone), None)
     verdicts = result.verdicts()
     if alone is None or verdicts.empty:
         return []
@@ -26,7 +26,7 @@ def why_apart(result: Comparison) -> list[str]:
     lines = []
     for row in verdicts.to_dict("records"):
         pair = mean.get((row["method"], row["site"]), math.nan), mean.get((alone, row["site"]), math.nan)
-        said = _line(row, sign * (pair[0] - pair[1]), TABLE[alone].title, result.yardstick)
+        said = _line(row, sign * (pair[0] - pair[1]), TABLE[alone].catalogue.title, result.yardstick)
         lines += [f"{row['site']}: {said}"] if said else []
     if not lines:
         return []
@@ -48,7 +48,7 @@ def _line(row: Mapping[Any, Any], better: float, alone: str, yardstick: str) -> 
     says = {"yes": 1, "no": -1}.get(row["verdict"], 0)
     if says == (1 if better > 0 else -1):
         return ""
-    title = TABLE[row["method"]].title
+    title = TABLE[row["method"]].catalogue.title
     table = f"{title} is {number(abs(better))} {'better' if better > 0 else 'worse'} than {alone} in the table"
     words = yardstick.replace("_", " ")
     if says:

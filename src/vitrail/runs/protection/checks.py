@@ -41,9 +41,9 @@ def clashes_of(plan: Plan, sizes: dict[str, int]) -> list[tuple[str, str, str]]:
             why = f"{name} has {rows} training rows, and {p.rows_least} are asked for"
             clashes.append(("rows_least", why, "Leave that site out."))
     asked = [key for key in ("sum", "robust", "sites", "compress") if getattr(p, key) != getattr(usual, key)]
-    if not method.federated:
+    if not method.catalogue.federated:
         asked = [key for key in asked if getattr(p, key) != "masked"]  # said below, where masks are
-        clashes += [(key, f"{method.title} makes no total of reports", "Leave it out.") for key in asked]
+        clashes += [(key, f"{method.catalogue.title} makes no total of reports", "Leave it out.") for key in asked]
     elif asked:
         clashes += _not_guarded(plan, len(sizes))
     if p.sum == "masked":
@@ -56,7 +56,7 @@ def clashes_of(plan: Plan, sizes: dict[str, int]) -> list[tuple[str, str, str]]:
 def _not_guarded(plan: Plan, sites: int) -> list[tuple[str, str, str]]:
     p, method, out = plan.study.protect, plan.method, list[tuple[str, str, str]]()
     turns = [turn for t in plan.stages for turn in t.turns]
-    clashes = guards_of(plan.study).clashes(method.title, [(turn.exchange, turn.up) for turn in turns], sites)
+    clashes = guards_of(plan.study).clashes(method.catalogue.title, [(turn.exchange, turn.up) for turn in turns], sites)
     if p.rows and p.sum == "two servers":
         clashes = [(key, why) for key, why in clashes if "needs clip" not in why]
         why = "with rows, clip is the length of one row's gradient, and two servers need that of a report"
@@ -69,10 +69,11 @@ def _not_guarded(plan: Plan, sites: int) -> list[tuple[str, str, str]]:
     if p.sites:
         silent = [turn.exchange for turn in turns if not turn.exchange.trains and not turn.exchange.consent]
         if any(True for ex in silent for turn in turns if turn.exchange is ex for _ in flatten(turn.up)):
-            why = f"{method.title} also asks for what no training made, which is given no noise"
+            why = f"{method.catalogue.title} also asks for what no training made, which is given no noise"
             out.append(("sites", why, "Choose another method, as fedavg."))
         if unequal(plan.task, method):
-            why = f"with {method.title} some sites count more than others, and noise is measured for sites that do not"
+            title = method.catalogue.title
+            why = f"with {title} some sites count more than others, and noise is measured for sites that do not"
             out.append(("sites", why, "Let every site count the same."))
     return out
 
@@ -94,10 +95,10 @@ def _not_private(plan: Plan) -> list[tuple[str, str]]:
         out.append((why, 'Write a range for each, or standardise = "none".'))
     if not isinstance(plan.task.net, ByRow):
         out.append(("this network does not know how long the gradient of each row is", "Use an MLP or a linear model."))
-    elif method.pools_rows or not method.federated:
-        out.append((f"{method.title} sends no reports that noise could guard", "Choose a federated method."))
+    elif method.catalogue.pools_rows or not method.catalogue.federated:
+        out.append((f"{method.catalogue.title} sends no reports that noise could guard", "Choose a federated method."))
     elif names := tells_rows(plan.task, method):
-        why = f"{method.title} tells of rows by more than their gradients: {', '.join(names)}"
+        why = f"{method.catalogue.title} tells of rows by more than their gradients: {', '.join(names)}"
         out.append((why, "Choose another method, as fedavg."))
     return out
 
@@ -130,7 +131,7 @@ def _reports(
     roster = Roster(tuple("ab"), everyone, torch.arange(sites), torch.tensor(1))
     total_rows = some.new_full((sites,), rows)
     total_rows[0] *= more
-    held = Rows(total_rows, batch if method.aside() else None, lambda: iter((batch,)), batch)
+    held = Rows(total_rows, batch if method.needs.validation_share else None, lambda: iter((batch,)), batch)
     site = SiteContext(task, held, task.rule)
     state, coord = method.state(task, sites), method.coord(task, sites)
     out, counts = dict[str, Any](), dict[str, Any]()

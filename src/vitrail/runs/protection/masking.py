@@ -17,11 +17,11 @@ OPEN = 'Write sum = "plain"'
 def not_masked(plan: Plan, sites: int) -> list[tuple[str, str]]:
     """(why not, what to do), of all that speaks against it."""
     study, method, out = plan.study, plan.method, list[tuple[str, str]]()
-    if method.pools_rows:
-        return [(f"{method.title} takes all rows to one place", f"{OPEN}.")]
+    if method.catalogue.pools_rows:
+        return [(f"{method.catalogue.title} takes all rows to one place", f"{OPEN}.")]
     turns = [turn for t in plan.stages for turn in t.turns if any(True for _ in flatten(turn.up))]
-    if any(turn.exchange.sees == "each" and not turn.exchange.consent for turn in turns):
-        why = f"with {method.title} the coordinator looks at each report, and not at a total"
+    if any(turn.exchange.wire.aggregation == "each" and not turn.exchange.consent for turn in turns):
+        why = f"with {method.catalogue.title} the coordinator looks at each report, and not at a total"
         noise = "" if study.protect.rows else "; rows = { epsilon = 3.0 } adds noise to each report instead"
         out.append((why, f"{OPEN}{noise}."))
     if study.protect.robust != "no":
@@ -32,7 +32,8 @@ def not_masked(plan: Plan, sites: int) -> list[tuple[str, str]]:
     if sites < study.protect.least:
         out.append((f"a total of {study.protect.least} sites or more is opened, and there are {sites}", f"{OPEN}."))
     elif (asked := _fewest(method, plan.task, sites)) < sites:
-        why = f"{method.title} asks {asked} of them in a round, others in the next: such totals differ by single sites"
+        title = method.catalogue.title
+        why = f"{title} asks {asked} of them in a round, others in the next: such totals differ by single sites"
         out.append((why, f"{OPEN}, or have all asked."))
     return out
 
@@ -48,5 +49,7 @@ def _fewest(method: AnyMethod, task: Task, sites: int) -> int:
     everyone = torch.ones(sites, dtype=torch.bool)
     roster = Roster(tuple(map(str, range(sites))), everyone, torch.arange(sites), torch.tensor(1))
     coord = method.coord(task, sites)
-    asked = [int(ex.invite(task, coord, roster).sum()) for ex in method.plan(1)[0].exchanges if ex.sees == "sum"]
+    asked = [
+        int(ex.invite(task, coord, roster).sum()) for ex in method.plan(1)[0].exchanges if ex.wire.aggregation == "sum"
+    ]
     return min(asked, default=sites)

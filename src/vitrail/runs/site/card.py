@@ -108,7 +108,7 @@ def make_card(
         site=site,
         study=study,
         run=run,
-        method=mine.method.title,
+        method=mine.method.catalogue.title,
         seed=mine.seed,
         same=same,
         train=len(train),

@@ -16,13 +16,13 @@ SURE = 1.645  # standard errors: beyond it by chance at one site of twenty, on t
 def kept_alone(model: Model, name: str) -> tuple[Model, str]:
     """The model with which the site then predicts, and in words what speaks for it. `name`: of the yardstick that is
     each site by itself."""
-    choices = methods.named(lambda kind: kind.alone)
+    choices = methods.named(lambda kind: kind.catalogue.alone)
     problems = []
     if name not in choices:
         problems.append(Problem("--keep", f"expected {' or '.join(choices)}, got {name!r}.", nearest(name, choices)))
     elif ALONE not in model.models():
-        what = f"{model.method.title} trains no model on the site's rows alone."
-        able = methods.named(lambda kind: kind.knows is not Method.knows)
+        what = f"{model.method.catalogue.title} trains no model on the site's rows alone."
+        able = methods.named(lambda kind: kind.self_report is not Method.self_report)
         problems.append(Problem("--keep", what, f"Run it with --method {' or '.join(able)}."))
     if problems:
         raise VitrailError("cannot keep it", problems)

@@ -214,7 +214,7 @@ class _CompareJob(NamedTuple):
 
     @property
     def words(self) -> str:
-        return f"{TABLE[self.name].title}, seed {self.seed}"
+        return f"{TABLE[self.name].catalogue.title}, seed {self.seed}"
 
     @property
     def place(self) -> Path | None:

@@ -128,12 +128,12 @@ class Comparison(Plottable):
         """Is joining worth it, for each site? A federated method against training alone (studies/benefit.py)."""
         out, word, metric = [], self.study.unit_word, self.yardstick
         sign = 1 if self.rows.losses or metric in LOWER_IS_BETTER else -1
-        federated, alone = [m for m in self.methods if TABLE[m].federated], self._alone
+        federated, alone = [m for m in self.methods if TABLE[m].catalogue.federated], self._alone
         for site, answer in self.answers().items():
             rows, harm = self._units(site), self._harm(site)
             if self.study.person_column:
                 answer = answer._replace(needed=answer.needed * rows / self._rows(site))
-            title = TABLE[federated[answer.best]].title
+            title = TABLE[federated[answer.best]].catalogue.title
             text = why(answer, title, metric_name(metric), word, rows, harm, len(self.seeds), bool(self.rows.losses))
             means = sign * answer.alone, sign * answer.joined
             same = self.rows.same.get(site, math.nan)
@@ -174,7 +174,7 @@ class Comparison(Plottable):
 
     def answers(self) -> dict[str, BenefitAnswer]:
         """By site; none without a method that trains alone and a federated one."""
-        federated = [m for m in self.methods if TABLE[m].federated]
+        federated = [m for m in self.methods if TABLE[m].catalogue.federated]
         alone = self._alone
         if alone is None or not federated:
             return {}
@@ -185,7 +185,7 @@ class Comparison(Plottable):
 
     @property
     def _alone(self) -> str | None:
-        return next((m for m in self.methods if TABLE[m].alone), None)
+        return next((m for m in self.methods if TABLE[m].catalogue.alone), None)
 
     def _brier(self, method: str | None, site: str) -> float:
         """Mean over seeds; none of numbers, and of what was compared before there was one."""

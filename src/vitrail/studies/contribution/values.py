@@ -186,7 +186,7 @@ def contribution(
     again = None if why_not or retrain is False else CoalitionRetraining(run, user, frames, trained_from)
     if again and again.own_matters:
         what = "leaves the user something of its own, which would be another in every group of sites."
-        why_not, again = [Problem(f"method {run.method.title}", what, "Leave --retrain out.")], None
+        why_not, again = [Problem(f"method {run.method.catalogue.title}", what, "Leave --retrain out.")], None
     if retrain and why_not:
         raise VitrailError("the coalitions cannot be trained again", why_not)
 
@@ -278,7 +278,7 @@ def _summarise(
     unit = "log loss per case" if target.kind != "number" else f"squared error ({target.unit or 'unit'}²)"
     return Contribution(
         run.study.name,
-        run.method.title,
+        run.method.catalogue.title,
         run.seed,
         tested.user,
         rows,
@@ -317,11 +317,13 @@ def _notes(tested: CoalitionLoss) -> list[str]:
     method, notes = tested.run.method, []
     if tested.own_matters:
         notes.append(
-            f"{method.title} leaves the user something of its own. It is taken as it is at the end of the run, also "
-            "under the model that all started from: what it brings is in no site's value."
+            f"{method.catalogue.title} leaves the user something of its own. It is taken as it is at the end of the "
+            "run, also under the model that all started from: what it brings is in no site's value."
         )
     if sum(any(ex.trains for ex in stage.exchanges) for stage in method.plan(1)) > 1:
-        notes.append(f"Counted on the shared model, before what {method.title} does to it afterwards at each site.")
+        notes.append(
+            f"Counted on the shared model, before what {method.catalogue.title} does to it afterwards at each site."
+        )
     return notes
 
 

@@ -61,9 +61,9 @@ def read_learned(run: Run) -> LearningSources | None:
     curves = curves[curves["metric"] == run.study.metrics[0]][["round", "site", "model", "value"]]
     agreed = run.fact(AGREED)
     refused = [] if agreed is None else [s for s, said in zip(run.sites, agreed.tolist(), strict=True) if not said]
-    judged, grows = run.fact(VALIDATION) is not None, run.method.grows
+    judged, grows = run.fact(VALIDATION) is not None, run.method.wire.per_site_messages
     return LearningSources(
-        run.method.title, trust, curves, _weights(run, refused), refused, judged, grows, run.study.row_word
+        run.method.catalogue.title, trust, curves, _weights(run, refused), refused, judged, grows, run.study.row_word
     )
 
 

@@ -1,0 +1,281 @@
+"""What a method declares beside its messages and its equations, grouped by what it is for.
+
+    wire = WireRules(aggregation="sum", weight_fields={"weight"})        what of its messages means what
+    needs = Needs(row_indices=True)                                 what it needs at a site beyond batches
+    catalogue = Catalogue("FedAvg", tuning_grid={...})              what lists and comparisons of methods show
+    mu: Annotated[float, Ge(0)] = 0.1                               a hyperparameter and its bounds
+
+A group that is left out has its defaults. `wire` and `needs` may be properties where they depend on hyperparameters.
+Classes that declare something by a name of version 0.1, or a group as something else, are refused when they are made: a
+declaration that nobody reads would be dangerous.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Hashable, Iterator, Mapping, Set
+from dataclasses import dataclass, field, fields
+from functools import cache
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, get_args, get_origin, get_type_hints
+
+TuningGrid = Mapping[str, tuple[Any, ...]]  # hyperparameter -> values
+
+
+class Adapters(NamedTuple):
+    """Element-wise layers that a method wants before and after the network."""
+
+    input: bool = False
+    output: Literal["no", "each", "scalar"] = "no"  # a factor for each output, or one for all
+
+
+WITHOUT_ADAPTERS = Adapters()
+
+
+@dataclass(frozen=True)
+class WireRules:
+    """What an exchange says of its messages; fields are named as in the report (Up), the word (Down) or the state.
+
+    >>> WireRules(weight_fields="weight")
+    Traceback (most recent call last):
+    ...
+    TypeError: WireRules(weight_fields='weight'): expected a set of names of fields, such as {'weight'}
+    """
+
+    aggregation: Literal["sum", "each"] = "each"  # merge is given the total over sites, or each site's report
+    weight_fields: Set[str] = frozenset()  # of a report: how much it counts, and no change
+    score_fields: Set[str] = frozenset()  # of a report: how models do on a site's rows
+    hit_fields: Set[str] = frozenset()  # of these, [..., 2]: how many rows a model predicts rightly, of how many
+    may_be_nan: Set[str] = frozenset()  # tensors of a report that may hold what is no number
+    final_fields: Set[str] = frozenset()  # of a word: what `settle` looks at; none named: all
+    disclosed_state: Set[str] = frozenset()  # of a method's state: what its reports disclose; all else never leaves
+    per_site_messages: bool = False  # of a method: messages hold something for every site, and grow with them
+
+    def __post_init__(self) -> None:
+        if self.aggregation not in ("sum", "each"):
+            raise TypeError(f"WireRules(aggregation={self.aggregation!r}): expected 'sum' or 'each'")
+        for name, names in ((f.name, getattr(self, f.name)) for f in fields(self)[1:-1]):
+            if not isinstance(names, Set):
+                such = f", such as {{{names!r}}}" if isinstance(names, str) else ""
+                raise TypeError(f"WireRules({name}={names!r}): expected a set of names of fields{such}")
+        if odd := self.hit_fields - self.score_fields:
+            raise TypeError(f"WireRules(hit_fields=...): {sorted(odd)} must be among the score_fields too")
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What an exchange needs at a site beyond the rows of its batches."""
+
+    row_indices: bool = False  # a batch says which rows it holds (Batch.at)
+    holdout: bool = False  # it counts on the site's hold-out rows (Rows.holdout)
+    validation_share: float = 0.0  # of a method: share of training rows kept out of training (Rows.validation)
+    adapters: Adapters = WITHOUT_ADAPTERS  # of a method: private layers before and after the network
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """What lists, comparisons and tuning show of a method, and ask of it before it is built."""
+
+    title: str = ""  # as a page writes it
+    baseline: Literal["", "alone", "pooled"] = ""  # each site by itself; or all rows in one place: never deployed
+    required_net: str = ""  # the kind of network that it is about, where it is about one (nets.TABLE)
+    tuning_grid: TuningGrid = field(default_factory=dict)  # what `vitrail tune` tries, where nobody says
+    tune_first: bool = False  # the defaults are no use before `vitrail tune`
+    in_short_comparison: bool = False  # shown in a short comparison, beside the baselines and the default
+
+    @property
+    def federated(self) -> bool:
+        return not self.baseline
+
+    @property
+    def alone(self) -> bool:
+        """The baseline of joining: each site by itself."""
+        return self.baseline == "alone"
+
+    @property
+    def pools_rows(self) -> bool:
+        """The baseline that takes all rows to one place."""
+        return self.baseline == "pooled"
+
+
+GROUPS: dict[str, type] = {"wire": WireRules, "needs": Needs, "catalogue": Catalogue}
+OF_METHODS = {"wire": ("disclosed_state", "per_site_messages"), "needs": ("validation_share", "adapters")}
+_MOVED = {  # names of version 0.1 in every exchange, and where each is declared now
+    "sees": "wire = WireRules(aggregation=...)",
+    "counts": "wire = WireRules(weight_fields=...)",
+    "judges": "wire = WireRules(score_fields=...)",
+    "hits": "wire = WireRules(hit_fields=...)",
+    "unsure": "wire = WireRules(may_be_nan=...)",
+    "settles": "wire = WireRules(final_fields=...)",
+    "places": "needs = Needs(row_indices=...)",
+    "holds_out": "needs = Needs(holdout=...)",
+}
+_MOVED_OF_METHODS = {
+    "told": "wire = WireRules(disclosed_state=...)",
+    "grows": "wire = WireRules(per_site_messages=...)",
+    "aside": "needs = Needs(validation_share=...)",
+    "ends": "needs = Needs(adapters=...)",
+    "title": "catalogue = Catalogue(title=...)",
+    "federated": "catalogue = Catalogue(baseline=...)",
+    "alone": 'catalogue = Catalogue(baseline="alone")',
+    "pools_rows": 'catalogue = Catalogue(baseline="pooled")',
+    "tune_first": "catalogue = Catalogue(tune_first=...)",
+    "tries": "catalogue = Catalogue(tuning_grid=...)",
+    "brief": "catalogue = Catalogue(in_short_comparison=...)",
+    "knows": "the method `self_report`",
+    "judged_by": "the method `training_loss`",
+    "ruled_by": "the method `training_optimizer`",
+    "clashes": "the method `incompatibilities`",
+}
+
+
+def check_declarations(kind: type, method: bool) -> None:
+    """Refuse a class whose declarations nobody would read; all that is wrong at once.
+
+    >>> check_declarations(type("Mine", (), {"sees": "sum"}), method=False)
+    Traceback (most recent call last):
+    ...
+    TypeError: Mine: `sees` is now declared as wire = WireRules(aggregation=...)
+    """
+    if problems := list(_misplaced(kind, method)):
+        raise TypeError(f"{kind.__name__}: {'; '.join(problems)}")
+
+
+def _misplaced(kind: type, method: bool) -> Iterator[str]:
+    annotations = [inspect.get_annotations(base) for base in kind.__mro__]
+    declared = {name for base in kind.__mro__ for name in vars(base)}.union(*annotations)
+    for old, place in (_MOVED | (_MOVED_OF_METHODS if method else {})).items():
+        if old in declared:
+            yield f"`{old}` is now declared as {place}"
+    for name, group in GROUPS.items():
+        if any("ClassVar" not in str(a[name]) for a in annotations if name in a):
+            yield f"write `{name} = {group.__name__}(...)` without a type, or it becomes a hyperparameter"
+        value = inspect.getattr_static(kind, name, group())
+        if not isinstance(value, group) and (name == "catalogue" or not hasattr(value, "__get__")):
+            yield f"`{name}` is {value!r}; expected {name} = {group.__name__}(...)"
+        elif isinstance(value, group) and not method:
+            for k in OF_METHODS.get(name, ()):
+                if getattr(value, k) != getattr(group(), k):
+                    yield f"`{k}` is declared by the method, not by one of its exchanges"
+
+
+class Bound(Protocol):
+    """A bound of a number."""
+
+    def holds(self, value: float) -> bool: ...
+
+
+@dataclass(frozen=True)
+class Ge:
+    """At least."""
+
+    least: float
+
+    def holds(self, value: float) -> bool:
+        return value >= self.least
+
+    def __str__(self) -> str:
+        return f">= {self.least:g}"
+
+
+@dataclass(frozen=True)
+class Gt:
+    """More than."""
+
+    least: float
+
+    def holds(self, value: float) -> bool:
+        return value > self.least
+
+    def __str__(self) -> str:
+        return f"> {self.least:g}"
+
+
+@dataclass(frozen=True)
+class Le:
+    """At most."""
+
+    most: float
+
+    def holds(self, value: float) -> bool:
+        return value <= self.most
+
+    def __str__(self) -> str:
+        return f"<= {self.most:g}"
+
+
+@dataclass(frozen=True)
+class Lt:
+    """Less than."""
+
+    most: float
+
+    def holds(self, value: float) -> bool:
+        return value < self.most
+
+    def __str__(self) -> str:
+        return f"< {self.most:g}"
+
+
+LARGEST = 2**63 - 1  # whole number that a tensor can hold
+
+
+@cache
+def hyperparameters(kind: Hashable) -> dict[str, Any]:
+    """The type of each field of a method, with its bounds."""
+    assert isinstance(kind, type)
+    hints = get_type_hints(kind, include_extras=True)
+    return {f.name: hints[f.name] for f in fields(kind)}
+
+
+def fits(value: object, hint: Any, bounds: tuple[Bound, ...] = ()) -> bool:
+    """Whether this is a value of the type and within its bounds; a number must be finite.
+
+    >>> fits(0.5, Annotated[float, Ge(0), Le(1)] | None), fits(2, Annotated[float, Ge(0), Le(1)]), fits(-3, int)
+    (True, False, True)
+    """
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return fits(value, inner[0], (*bounds, *hint.__metadata__))
+    if origin is tuple:
+        return isinstance(value, list | tuple) and all(fits(v, inner[0], bounds) for v in value)
+    if inner:  # a Literal or alternatives
+        return any(fits(value, choice, bounds) for choice in inner)
+    if hint in (int, float) and isinstance(value, int | float) and not isinstance(value, bool):
+        whole = isinstance(value, int)
+        finite = abs(value) <= LARGEST if whole else math.isfinite(value)
+        return finite and (whole or hint is float) and all(b.holds(value) for b in bounds)
+    if hint in (bool, str):
+        return isinstance(value, hint)
+    return not isinstance(hint, type) and value == hint and type(value) is type(hint)
+
+
+def describe(hint: Any, bounds: tuple[Bound, ...] = ()) -> str:
+    """The type in words, with its bounds.
+
+    >>> describe(Annotated[int, Ge(1)] | None), describe(tuple[Annotated[float, Ge(0), Lt(1)], ...])
+    ('a whole number >= 1', 'a list, each a number >= 0 and < 1')
+    """
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return describe(inner[0], (*bounds, *hint.__metadata__))
+    if origin is tuple:
+        return f"a list, each {describe(inner[0], bounds)}"
+    if inner:
+        return " or ".join(describe(choice, bounds) for choice in inner if choice is not type(None))
+    names = {float: "a number", int: "a whole number", bool: "true or false", str: "a text"}
+    if hint not in (int, float) or not bounds:
+        return names.get(hint, repr(hint)) if isinstance(hint, type) else repr(hint)
+    return f"{names[hint]} {' and '.join(map(str, bounds))}"
+
+
+def _has_bounds(hint: Any) -> bool:
+    return get_origin(hint) is Annotated or any(map(_has_bounds, get_args(hint)))
+
+
+def check_bounds(built: Any) -> None:
+    """Raise ValueError where hyperparameters of a method that was built are beyond their bounds; all of them."""
+    hints = {name: hint for name, hint in hyperparameters(type(built)).items() if _has_bounds(hint)}
+    wrong = {name: v for name in hints if (v := getattr(built, name)) is not None and not fits(v, hints[name])}
+    if wrong:
+        raise ValueError("; ".join(f"{k}: expected {describe(hints[k])}, got {v!r}" for k, v in wrong.items()))
