@@ -32,7 +32,7 @@ from vitrail.core.facts import ALONE_LEFT_OUT, ERROR_LEFT_OUT, LEFT_OUT
 from vitrail.data.drafting.leaks import find_leaks
 from vitrail.data.readers.tables import clean
 from vitrail.metrics.calibration import EDGES, counted, merged
-from vitrail.metrics.survival import GROUPS, by_risk, limits, thirds
+from vitrail.metrics.survival import GROUPS, by_risk, in_intervals, limits, thirds
 from vitrail.quality.screening import screen
 from vitrail.report.sections import protection
 from vitrail.report.sections.survival_by_risk import MORE, Curve, compare_groups
@@ -174,12 +174,11 @@ def test_a_model_that_knows_nothing_is_said_to_help_in_5_of_100_samples_at_most(
 
 
 def times(rng: np.random.Generator, rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Intervals 1 to 4 in which the event came, negative in which someone left; and what the model says, by chance."""
+    """Outcomes in four intervals, with many who leave; and what a model says of them by chance."""
     event, left = rng.exponential(5, rows), rng.uniform(0, 10, rows)
-    ends = np.minimum(np.ceil(np.minimum(event, left)), 4)
     p = np.ones((rows, 4))
     p[:, -1] = rng.random(rows)
-    return np.where((event <= left) & (event <= 4), ends, -ends), p
+    return in_intervals(np.minimum(event, left), event <= left, (1.0, 2.0, 3.0, 4.0)), p
 
 
 def test_where_a_model_tells_no_risks_apart_one_site_in_forty_is_named() -> None:
@@ -198,8 +197,8 @@ def test_where_a_model_tells_no_risks_apart_one_site_in_forty_is_named() -> None
             held += ((low <= truth) & (truth <= high))[-1:].sum(), len(ends[-1:])
         gap = compare_groups(curves)
         named += gap is not None and gap.verdict == MORE
-    assert_rate(named, 2500, 0.015, 0.03)
-    assert_rate(held[0], int(held[1]), 0.93, 0.965)
+    assert_rate(named, 2500, 0.02, 0.03)
+    assert_rate(held[0], int(held[1]), 0.94, 0.96)
 
 
 # sites against each other
@@ -280,7 +279,7 @@ def test_matrices_that_have_nothing_in_common_agree_by_chance_as_often_as_is_sai
 
 def test_a_column_that_tells_nothing_is_asked_about_once_in_10000_sites() -> None:
     rng, asked = np.random.default_rng(17), 0
-    for rows in (24, 40) * 800:
+    for rows in (20, 40) * 800:
         event = rng.permutation(np.arange(rows) % 2).astype(float)
         column = {"x": {"here": pd.Series(rng.normal(size=rows))}}
         asked += bool(find_leaks(column, {"x": {"kind": "numeric"}}, "y", [{"here": event}])[1])
