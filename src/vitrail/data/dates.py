@@ -20,23 +20,23 @@ def as_days(values: pd.Series) -> NDArray[np.float64]:
     12 has to show where the day stands.
     """
     texts = ["" if pd.isna(value) else str(value).strip() for value in values]
-    found = [YEAR_LAST.fullmatch(text) for text in texts]
-    slashes = [m for m in found if m and m[2] != "."]
+    matches = [YEAR_LAST.fullmatch(text) for text in texts]
+    slashes = [m for m in matches if m and m[2] != "."]
     day_first = any(int(m[1]) > 12 for m in slashes)
     month_first = any(int(m[3]) > 12 for m in slashes)
-    known: dict[str, float] = {}
-    for text, match in zip(texts, found, strict=True):
-        if text in known:
+    days: dict[str, float] = {}
+    for text, match in zip(texts, matches, strict=True):
+        if text in days:
             continue
         if match is None:
-            known[text] = day_number(text)
+            days[text] = day_number(text)
         elif match[2] == "." or (day_first and not month_first):
-            known[text] = _day(match[4], match[3], match[1])
+            days[text] = _day(match[4], match[3], match[1])
         elif month_first and not day_first:
-            known[text] = _day(match[4], match[1], match[3])
+            days[text] = _day(match[4], match[1], match[3])
         else:
-            known[text] = np.nan
-    return np.array([known[text] for text in texts], np.float64)
+            days[text] = np.nan
+    return np.array([days[text] for text in texts], np.float64)
 
 
 def day_number(text: str) -> float:

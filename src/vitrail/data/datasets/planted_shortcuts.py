@@ -184,8 +184,8 @@ class _Given(NamedTuple):
             what = f"{self.site} has no column {self.column!r} of pictures."
             problems.append(Problem("column", what, nearest(self.column, map(str, frame.columns))))
         others = [c for c in frame.columns if c != self.column] if self.target is None else [self.target]
-        found = {c: np.flatnonzero(frame[c].map(canon) == wanted) for c in others if c in frame}
-        holds = [c for c, rows in found.items() if len(rows)]
+        rows_by_column = {c: np.flatnonzero(frame[c].map(canon) == wanted) for c in others if c in frame}
+        holds = [c for c, rows in rows_by_column.items() if len(rows)]
         if len(holds) > 1:
             what = f"{wanted!r} stands in the columns {', '.join(map(repr, holds))}."
             problems.append(Problem("target", what, "Say which holds the class: target = ..."))
@@ -193,10 +193,10 @@ class _Given(NamedTuple):
             what = f"{self.site} has no column {self.target!r}."
             problems.append(Problem("target", what, nearest(self.target, map(str, frame.columns))))
         elif not holds:
-            known = [str(v) for c in found for v in frame[c].map(canon).unique()[:50]]
-            problems.append(Problem("label", f"{self.site} has no picture of {wanted!r}.", nearest(wanted, known)))
+            labels = [str(v) for c in rows_by_column for v in frame[c].map(canon).unique()[:50]]
+            problems.append(Problem("label", f"{self.site} has no picture of {wanted!r}.", nearest(wanted, labels)))
         _refuse(problems)
-        return np.asarray(found[holds[0]], dtype=np.int64)
+        return np.asarray(rows_by_column[holds[0]], dtype=np.int64)
 
 
 def _refuse(problems: list[Problem]) -> None:
