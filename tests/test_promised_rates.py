@@ -33,6 +33,7 @@ from vitrail.data.drafting.leaks import find_leaks
 from vitrail.data.readers.tables import clean
 from vitrail.metrics.calibration import EDGES, counted, merged
 from vitrail.metrics.survival import GROUPS, by_risk, in_intervals, limits, thirds
+from vitrail.quality.checks.missing_by_class import depends_on_class
 from vitrail.quality.screening import screen
 from vitrail.report.sections import protection
 from vitrail.report.sections.survival_by_risk import MORE, Curve, compare_groups
@@ -284,6 +285,16 @@ def test_a_column_that_tells_nothing_is_asked_about_once_in_10000_sites() -> Non
         column = {"x": {"here": pd.Series(rng.normal(size=rows))}}
         asked += bool(find_leaks(column, {"x": {"kind": "numeric"}}, "y", [{"here": event}])[1])
     assert_rate(asked, 1600, 0.0, 1e-4)
+
+
+def test_a_table_whose_values_are_missing_by_chance_is_blamed_once_in_a_hundred() -> None:
+    """Of thirty columns in which values are missing, none more in one class than in the other."""
+    rng, blamed = np.random.default_rng(23), 0
+    for _ in range(250):
+        y = rng.random(200) < 0.4
+        absent = rng.random((30, 200)) < 0.15
+        blamed += any(depends_on_class(column, (y, ~y), tests=30) for column in absent)
+    assert_rate(blamed, 250, 0.0, 0.01)
 
 
 def test_how_rarely_the_honest_are_named_is_the_exact_binomial_limit(monkeypatch: Any) -> None:

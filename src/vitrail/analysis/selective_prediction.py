@@ -102,9 +102,9 @@ def gain(curve: pd.DataFrame, share: int) -> HandoverGain | None:
         return None
     (n, before), (k, after) = by_share[100], by_share[share]
     m = n - k
-    given = min(max((n * before - k * after) / m, 0.0), 1.0)  # accuracy of those handed over
+    handed_over = min(max((n * before - k * after) / m, 0.0), 1.0)  # accuracy of those handed over
     few = 1.0 if "persons" not in points else float(points["persons"].iloc[0] / points["rows"].iloc[0])
-    low, high = newcombe(after, k * few, given, m * few)
+    low, high = newcombe(after, k * few, handed_over, m * few)
     return HandoverGain(n, k, before, after, m / n * low, m / n * high)
 
 

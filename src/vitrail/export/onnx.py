@@ -71,9 +71,9 @@ def build_onnx(mine: Model, program: Program, about: dict[str, Any]) -> Any:
             column = name if feature.kind == "numeric" else _place(graph, name, feature)
             columns.append(graph.add("Reshape", column, graph.whole(-1, 1)))
         rows = graph.add("Concat", *columns, axis=1)
-    given = convert(program.traced, graph, rows)
+    answers = convert(program.traced, graph, rows)
     names = outputs(mine)
-    for answer, name in zip(given, names, strict=True):
+    for answer, name in zip(answers, names, strict=True):
         graph.nodes.append(helper.make_node("Identity", [answer], [name], name=f"/end/{name}"))
     width = len(study.target.levels) or 1
     shapes: list[list[str | int | None]] = [["rows", width], ["rows"]]

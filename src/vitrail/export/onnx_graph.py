@@ -290,12 +290,12 @@ def _reduces(kind: str, *names: str) -> None:
         axes = args[1] if len(args) > 1 and args[1] is not None else list(range(args[0].like.dim()))
         axes = [axes] if isinstance(axes, int) else axes
         keep = bool(args[2] if len(args) > 2 else kwargs.get("keepdim", False))
-        given = args[0].name
+        tensor = args[0].name
         if args[0].like.dtype == torch.bool:  # any: the largest of 0 and 1
-            given = graph.cast(given, torch.int32)
+            tensor = graph.cast(tensor, torch.int32)
         elif args[0].like.dtype != like.dtype:
-            given = graph.cast(given, like.dtype)
-        name = graph.add(kind, given, graph.whole(*axes), keepdims=int(keep))
+            tensor = graph.cast(tensor, like.dtype)
+        name = graph.add(kind, tensor, graph.whole(*axes), keepdims=int(keep))
         return graph.cast(name, like.dtype) if args[0].like.dtype == torch.bool else name
 
     TABLE.update(dict.fromkeys(names, step))
@@ -331,15 +331,15 @@ def _convolution(graph: Graph, like: Tensor, args: list[Any], kwargs: dict[str, 
     x, weight, bias, stride, padding, dilation, transposed, _, groups = args
     if transposed:
         raise NotImplementedError("a transposed convolution")
-    given = [_named(graph, v, like.dtype) for v in (x, weight, bias) if v is not None]
+    inputs = [_named(graph, v, like.dtype) for v in (x, weight, bias) if v is not None]
     size: dict[str, Any] = {"strides": _pairs(stride), "pads": _pairs(padding) * 2, "dilations": _pairs(dilation)}
-    return graph.add("Conv", *given, group=groups, **size)
+    return graph.add("Conv", *inputs, group=groups, **size)
 
 
 def _pooling(args: list[Any]) -> tuple[Any, Any, Any, list[Any]]:
     """Kernel, stride, padding, and what else is asked for."""
-    given = [*args[1:], *[None, 0][len(args) - 2 :]]
-    return given[0], given[1] or given[0], given[2], given[3:]
+    settings = [*args[1:], *[None, 0][len(args) - 2 :]]
+    return settings[0], settings[1] or settings[0], settings[2], settings[3:]
 
 
 @_step("max_pool2d_with_indices.default")

@@ -97,8 +97,8 @@ def emoji(
     """A face at the same place in `share` of that site's pictures of that class, at opacity `strength`. The class is
     looked for in the column `target`, without it in the only column that holds `label`. The given frames stay as they
     are."""
-    given = _Given(sites, site, label, strength, share, seed, column, target)
-    return given.marked("emoji", lambda height, width, rng: _face(height, width, where), _corner_problems(where))
+    planted = _Given(sites, site, label, strength, share, seed, column, target)
+    return planted.marked("emoji", lambda height, width, rng: _face(height, width, where), _corner_problems(where))
 
 
 def line(
@@ -136,8 +136,8 @@ def text(
     if unknown or not letters.strip():
         what = f"there is no letter for {', '.join(map(repr, unknown))}." if unknown else "there is nothing to write."
         problems.append(Problem("words", what, "Use letters from A to Z, digits, spaces and hyphens."))
-    given = _Given(sites, site, label, strength, share, seed, column, target)
-    return given.marked("text", lambda height, width, rng: _plate(height, width, letters, where), problems)
+    planted = _Given(sites, site, label, strength, share, seed, column, target)
+    return planted.marked("text", lambda height, width, rng: _plate(height, width, letters, where), problems)
 
 
 class _Given(NamedTuple):

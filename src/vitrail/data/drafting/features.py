@@ -118,13 +118,13 @@ def _events(cells: Mapping[str, pd.Series], aim: Mapping[str, Any]) -> list[Even
     cells_by_site = {
         site: (_is_absent(column), [fold(canon(cell)) for cell in column]) for site, column in cells.items()
     }
-    asked = [aim["positive"]] if "positive" in aim else aim.get("classes", ())
+    classes = [aim["positive"]] if "positive" in aim else aim.get("classes", ())
     return [
         {
             site: np.where(absent, np.nan, np.array([level == fold(canon(wanted)) for level in levels], np.float64))
             for site, (absent, levels) in cells_by_site.items()
         }
-        for wanted in asked
+        for wanted in classes
     ]
 
 

@@ -32,8 +32,8 @@ def draft_times(event: Mapping[str, Any], time: str, values: pd.Series) -> tuple
         raise VitrailError("cannot draft a study of times", problems)
     horizon = pick_horizon(times)
     target = {"kind": "time", "time": time, "event": event["column"], "horizon": horizon, "intervals": 10}
-    asked = f"Asked is {event['column']} = {event['positive']} until {horizon:g}, counted as in {time}"
-    return target | {k: event[k] for k in ("classes", "positive")}, f"{asked}: a guess, and yours to agree on."
+    question = f"Asked is {event['column']} = {event['positive']} until {horizon:g}, counted as in {time}"
+    return target | {k: event[k] for k in ("classes", "positive")}, f"{question}: a guess, and yours to agree on."
 
 
 def pick_horizon(followed: np.ndarray) -> float:

@@ -89,6 +89,6 @@ def secrets_in(url: str) -> list[str]:
     """All that may be a name or a password, as written and decoded, longest first."""
     rest = url.partition("://")[2]
     named = rest.rpartition("@")[0] if "@" in rest.partition("?")[0] else ""
-    given = [part.partition("=")[2] for part in rest.partition("?")[2].split("&")]
-    parts = {url, named, *named.partition(":")[::2], *given}
+    values = [part.partition("=")[2] for part in rest.partition("?")[2].split("&")]
+    parts = {url, named, *named.partition(":")[::2], *values}
     return sorted({way for one in parts if one for way in (one, unquote(one))}, key=len, reverse=True)

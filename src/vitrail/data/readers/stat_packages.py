@@ -55,8 +55,8 @@ def _load(path: Path, raw: bytes, ending: str) -> tuple[pd.DataFrame, Labels]:
             used = dict(zip(frame.columns, getattr(reader, "_lbllist", []), strict=False))
             return frame, {str(name): sets[label] for name, label in used.items() if label in sets}
     if ending in ("sas7bdat", "xpt"):
-        given = {"format": "sas7bdat", "encoding": "infer"} if ending == "sas7bdat" else {"format": "xport"}
-        frame = pd.read_sas(io.BytesIO(raw), **({"encoding": "utf-8"} | given))  # type: ignore[call-overload]
+        options = {"format": "sas7bdat", "encoding": "infer"} if ending == "sas7bdat" else {"format": "xport"}
+        frame = pd.read_sas(io.BytesIO(raw), **({"encoding": "utf-8"} | options))  # type: ignore[call-overload]
         return frame, {}
     spss = need("pyreadstat", path)
     with TemporaryFolder() as folder:  # it reads files alone; here none but this user can
