@@ -24,6 +24,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from vitrail.core.declarations import hyperparameters
 from vitrail.core.errors import VitrailError
 from vitrail.data.schema import Cell
 from vitrail.methods import PARTIES, TABLE
@@ -380,7 +381,7 @@ def _methods() -> Iterator[str]:
     yield "| `name` | settings, with their defaults |"
     yield "| --- | --- |"
     for name, kind in sorted({**TABLE, **PARTIES}.items()):
-        hints = typing.get_type_hints(kind)
+        hints = hyperparameters(kind)
         given = [
             f"`{f.name}`: {takes_of(hints[f.name])}" + ("" if f.default is None else f" (`{toml_value(f.default)}`)")
             for f in dataclasses.fields(kind)

@@ -14,9 +14,8 @@ import torch
 
 from vitrail.core import errors
 from vitrail.core.errors import Leaves, Problem, RationSpent, TypedError, VitrailError
-from vitrail.deploy.vertical.dialogue import GuestProgram
-from vitrail.deploy.vertical.messages import Refused
-from vitrail.vertical.messages import Wanted
+from vitrail.vertical.messages import Refused, Wanted
+from vitrail.vertical.training.guest import GuestProgram
 
 SRC = Path(errors.__file__).parents[1]
 TREES = {str(p.relative_to(SRC)): ast.parse(p.read_text("utf-8")) for p in sorted(SRC.rglob("*.py"))}
@@ -186,8 +185,8 @@ def test_a_guest_tells_its_host_only_what_the_class_of_the_error_lets_leave() ->
             raise error
 
         line: Any = SimpleNamespace(post=lambda host, letter: posted.append(letter))
-        side: Any = SimpleNamespace(guest=SimpleNamespace(reply=fails))
-        return GuestProgram(line, "host", side, Path(), 0, "")
+        guest: Any = SimpleNamespace(reply=fails)
+        return GuestProgram(line, "host", guest)
 
     spent = RationSpent("lab", Problem("prediction", "2 of 5 are left."))
     program(spent).on_wanted(Wanted(torch.tensor([0])))

@@ -31,7 +31,7 @@ from vitrail.engine.local import Engine
 from vitrail.engine.rounds import Training
 from vitrail.methods.blocks.prototypes import net_of, sparse_last
 from vitrail.methods.indisco import InDISCO
-from vitrail.nets.prototypes import ProtoNet, prototypes
+from vitrail.nets.prototype_network import ProtoNet, prototypes
 from vitrail.runs.setup import build_task, training_of, training_rows
 
 SEEDS, STUDY = (1, 2, 3), vt.Study.load(packaged("prototypes.toml"))

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from vitrail.core.tensors import Params
 from vitrail.engine.local import Engine
-from vitrail.nets.prototypes import ProtoNet
+from vitrail.nets.prototype_network import ProtoNet
 
 SEED = "seed = 12"  # as their programs write it
 MEAN, SPREAD = (torch.tensor(v).view(1, 3, 1, 1) for v in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))  # ImageNet's

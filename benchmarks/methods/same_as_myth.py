@@ -44,7 +44,7 @@ from vitrail.engine.local import Engine
 from vitrail.engine.rounds import Snapshot, Training
 from vitrail.methods.blocks.prototypes import pulls, sparse_last
 from vitrail.methods.indisco import SLOW, InDISCO
-from vitrail.nets.prototypes import ProtoNet, prototypes, similarity
+from vitrail.nets.prototype_network import ProtoNet, prototypes, similarity
 
 ENOUGH = 1e-6
 ROWS, BATCH, EPOCHS, ROUNDS = 64, 16, 3, 3  # where numbers are compared: pictures of the largest site; of a batch; ...

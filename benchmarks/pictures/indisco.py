@@ -41,7 +41,7 @@ from vitrail.engine.batches import Sites, gather_sites
 from vitrail.engine.local import Engine
 from vitrail.engine.rounds import Snapshot, Training
 from vitrail.methods.indisco import InDISCO, InDISCOCentral
-from vitrail.nets.prototypes import ProtoNet, prototypes
+from vitrail.nets.prototype_network import ProtoNet, prototypes
 
 RESULTS = Path(__file__).parent / "results" / "indisco"
 SITES, SEEDS = 4, (1, 2, 3)

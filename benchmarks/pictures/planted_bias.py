@@ -43,7 +43,7 @@ from vitrail.engine.batches import Sites, gather_sites
 from vitrail.engine.local import Engine
 from vitrail.engine.rounds import Training
 from vitrail.methods.indisco import InDISCO
-from vitrail.nets.prototypes import ProtoNet, prototypes
+from vitrail.nets.prototype_network import ProtoNet, prototypes
 
 RESULTS = Path(__file__).parent / "results" / "planted_bias"
 SHARES = (0.3, 0.6, 1.0)  # of the site's pictures of the class

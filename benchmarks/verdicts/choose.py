@@ -41,7 +41,7 @@ from vitrail.core.tensors import map_tensors
 from vitrail.engine.batches import gather_sites
 from vitrail.engine.local import Engine
 from vitrail.engine.rounds import Training
-from vitrail.methods.blocks.centre_choice import CentreOffer, ChooseCentres, State
+from vitrail.methods.blocks.centre_stages import CentreOffer, ChooseCentres, State
 from vitrail.methods.centres import Centres
 from vitrail.nets import MLP
 from vitrail.stats.intervals import interval

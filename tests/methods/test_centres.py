@@ -14,9 +14,9 @@ from vitrail.core.tensors import Params
 from vitrail.engine.batches import Sites, gather_sites
 from vitrail.engine.local import Engine
 from vitrail.engine.rounds import Training
-from vitrail.methods.blocks.centre_choice import ChooseCentres
+from vitrail.methods.blocks.centre_stages import ChooseCentres, SplitCentres
 from vitrail.methods.blocks.model_copies import fitted
-from vitrail.methods.centres import Centres, SplitCentres
+from vitrail.methods.centres import Centres
 from vitrail.nets import MLP
 
 LR, ROUNDS = 0.03, 4

@@ -40,7 +40,7 @@ from vitrail.core.tensors import Params
 from vitrail.engine.local import Engine
 from vitrail.methods.blocks.prototypes import nearest_patches, sparse_last
 from vitrail.nets import prototypes
-from vitrail.nets.prototypes import similarity
+from vitrail.nets.prototype_network import similarity
 
 
 @pytest.mark.parametrize("share", SHARED_BY)

@@ -27,7 +27,7 @@ from vitrail.core.optimizers import SGD, Adam
 from vitrail.core.tensors import flatten
 from vitrail.engine.local import Engine
 from vitrail.methods.indisco import Joint
-from vitrail.nets.prototypes import similarity
+from vitrail.nets.prototype_network import similarity
 from vitrail.testing import trials
 from vitrail.testing.federation import PICTURE
 

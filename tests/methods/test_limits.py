@@ -1,7 +1,4 @@
-"""Methods stay small: few lines of code, short files, and at most one method between a method and `Method`.
-
-Where a limit is not kept yet there is a list of exceptions. Each is compared for equality, so that it can only shrink.
-"""
+"""Methods stay small: few lines of code, short files, and at most one method between a method and `Method`."""
 
 from __future__ import annotations
 
@@ -20,8 +17,6 @@ from vitrail.core.exchange import Exchange
 METHODS = Path(vitrail.__file__).parent / "methods"
 NO_METHODS = {"__init__.py", "registry.py"}
 LONGEST = 200  # lines of the file of a method
-TOO_LONG = {"agreed_mix.py", "apple.py", "centres.py", "indisco.py", "ripfl.py"}
-TOO_DEEP = {"Warm", "WarmEnd"}  # stages of InDISCO that build on one another
 LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 
@@ -59,7 +54,7 @@ def test_the_two_first_methods_stay_short(file: str, most: int) -> None:
 
 def test_no_file_of_a_method_is_long() -> None:
     sizes = {f.name: len(f.read_text(encoding="utf-8").splitlines()) for f in METHODS.glob("*.py")}
-    assert {name for name, size in sizes.items() if size > LONGEST and name not in NO_METHODS} == TOO_LONG
+    assert not {name for name, size in sizes.items() if size > LONGEST and name not in NO_METHODS}
 
 
 def test_inheritance_between_exchanges_is_at_most_one_deep() -> None:
@@ -67,4 +62,4 @@ def test_inheritance_between_exchanges_is_at_most_one_deep() -> None:
         importlib.import_module(f"vitrail.methods.{file.stem}".removesuffix(".__init__"))
     ours = {kind for kind in below(Exchange) if kind.__module__.startswith("vitrail.methods.")}
     parents = {k.__name__: sum(base in ours for base in k.__mro__[1:]) for k in ours if not hasattr(k, "variant_of")}
-    assert {name for name, depth in parents.items() if depth > 1} == TOO_DEEP
+    assert not {name for name, depth in parents.items() if depth > 1}

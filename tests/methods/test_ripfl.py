@@ -25,7 +25,8 @@ from vitrail.core.tensors import Params
 from vitrail.engine.batches import gather_sites
 from vitrail.engine.local import Engine
 from vitrail.engine.rounds import Training, clock_of
-from vitrail.methods.ripfl import RIPFL, cosines, ranked, rear_of
+from vitrail.methods.blocks.similar_models import cosines, ranked, rear_of
+from vitrail.methods.ripfl import RIPFL
 from vitrail.nets import Module
 from vitrail.testing.federation import PICTURE, Row, in_this_order, task_of
 

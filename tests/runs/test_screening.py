@@ -15,6 +15,7 @@ import pytest
 import vitrail as vt
 from tests.support.report.heatmaps import box_on_top
 from vitrail.data.encoding import clean_sites
+from vitrail.quality import screening as quality_screening
 from vitrail.quality.screening import parts
 from vitrail.quality.screening.result import LABEL, Screening
 from vitrail.quality.screening.text import sentence
@@ -139,13 +140,13 @@ def test_it_is_asked_once_in_a_run(study, sites, tmp_path, monkeypatch) -> None:
 def screened(monkeypatch) -> list[object]:
     """What is screened and not taken from the cache, which is empty before."""
     calls: list[object] = []
-    real = screening_module.screen
+    real = quality_screening.screen
 
     def count(*given: object) -> Screening:
         calls.append(given)
         return real(*given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(screening_module, "screen", count)
+    monkeypatch.setattr(quality_screening, "screen", count)
     monkeypatch.setattr(screening_module, "_CACHE", {})
     return calls
 
@@ -163,7 +164,7 @@ def test_the_same_rows_are_screened_once_in_a_process(study, sites, screened) ->
 
 def test_the_cache_of_screenings_stays_small(study, sites, screened, monkeypatch) -> None:
     monkeypatch.setattr(
-        screening_module, "screen", lambda *given: Screening([], *[pd.DataFrame({"site": []})] * 2, 0.05)
+        quality_screening, "screen", lambda *given: Screening([], *[pd.DataFrame({"site": []})] * 2, 0.05)
     )
     monkeypatch.setattr(screening_module, "with_silent", lambda screening, why: screening)
     for i in range(CACHED + 5):

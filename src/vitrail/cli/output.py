@@ -247,6 +247,27 @@ def print_apart(result: Comparison) -> None:
         print("\n".join(["", lines[0], *(f"  {line}" for line in lines[1:])]))
 
 
+def explain_all(
+    run: Run, place: Path, data: Path, rows: int, seed: int, outcome: str | None, refuse: list[str], out: Path | None
+) -> None:
+    from vitrail.analysis.explanations.summary import LEAST_ROWS, summarise_sites
+    from vitrail.report.pages.explanation_summary import write_explanation_summary
+    from vitrail.runs.site.explanation import explain_sites
+
+    among = summarise_sites(explain_sites(run, data, rows, seed, outcome, refuse), run.study.unit_word)
+    page = write_explanation_summary(
+        among, out or place / "explain.html", run.study.name, [run.published_name(s) for s in refuse]
+    )
+    top = among.table.dropna(subset="size").sort_values("size", ascending=False).groupby("site").head(3)
+    print(f"Mean size of Shapley values ({among.measure}), the three largest of each site\n")
+    shown = top.sort_values(["site", "size"], ascending=[True, False])
+    print_table(["site", "feature", "mean size", "moves it"],
+                [[r["site"], r["feature"], r["size"], r["moves"]] for r in shown.to_dict("records")])  # fmt: skip
+    if among.small:
+        print(f"\nLeft out, fewer than {LEAST_ROWS} {among.unit}s: {', '.join(among.small)}.")
+    print(f"\nPage:  {page.resolve()}\nTable: {page.with_suffix('.csv').resolve()}")
+
+
 def small_samples_of(sizes: pd.DataFrame) -> dict[str, str]:
     """Sites whose scores stand on few hold-out rows -> how many."""
     told = zip(sizes["site"], sizes.get("few_rows", [""] * len(sizes)), strict=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +24,7 @@ from vitrail.cli.options import (
 )
 from vitrail.cli.output import defined, kept_size, print_notes, print_run, show_progress
 from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.loading import without_collector
 from vitrail.core.text import print_table
 
 
@@ -123,13 +123,14 @@ def run(
 ) -> None:
     """Train one method over all sites, or with all parties, and score on hold-out rows."""
     from vitrail.cli.vertical import refuse_others, run_parties
-    from vitrail.data.readers.tables import read_sites
-    from vitrail.methods import build
-    from vitrail.report.pages.builder import write_report
-    from vitrail.report.sections.cost import traffic_words
-    from vitrail.runs import Plan, federate
-    from vitrail.runs.setup import resolve
-    from vitrail.study.model import Study
+
+    with without_collector():
+        from vitrail.data.readers.tables import read_sites
+        from vitrail.methods import build
+        from vitrail.report.sections.cost import traffic_words
+        from vitrail.runs import Plan, federate
+        from vitrail.runs.setup import resolve
+        from vitrail.study.model import Study
 
     agreed = Study.load(study)
     chosen: Any = method
@@ -168,6 +169,8 @@ def run(
             keep_updates=keep_updates,
             progress=lambda done, total: step("rounds", done, total),
         )
+    from vitrail.report.pages.builder import write_report  # not needed before
+
     print_run(result)
     if keep_updates:
         print(f"\nUpdates kept: {kept_size(out)}. The coordinator sees each site's own report.")
@@ -207,13 +210,14 @@ def wire(
     sites: Annotated[int, typer.Option(min=1, help="How many sites, where messages grow with them.")] = 4,
 ) -> None:
     """What leaves a site and what comes in, by name, shape and bytes, for that method (or ndoye) and this study."""
-    from vitrail.data.datasets.catalogue import packaged
-    from vitrail.methods import PARTIES, build
-    from vitrail.runs import Plan
-    from vitrail.runs.protection.budget import budget_words, spent_by
-    from vitrail.runs.screening import SCREENING
-    from vitrail.runs.verdict_wire import FOLDS, REFIT, fold_count
-    from vitrail.study.model import Study
+    with without_collector():
+        from vitrail.data.datasets.catalogue import packaged
+        from vitrail.methods import PARTIES, build
+        from vitrail.runs import Plan
+        from vitrail.runs.protection.budget import budget_words, spent_by
+        from vitrail.runs.screening import SCREENING
+        from vitrail.runs.verdict_wire import FOLDS, REFIT, fold_count
+        from vitrail.study.model import Study
 
     agreed = Study.load(study or packaged("heart_disease.toml"))
     if method in PARTIES:
@@ -367,16 +371,10 @@ def adopt(
 
 def methods() -> None:
     """The methods and their hyperparameters."""
-    import dataclasses
-
-    from vitrail.methods import PARTIES, TABLE
+    from vitrail.cli.method_list import describe_methods
 
     rows = []
-    for name, kind in PARTIES.items():
-        given = ", ".join(f"{f.name}={f.default!r}" for f in dataclasses.fields(kind) if f.default is not None)
-        rows.append([name, kind.catalogue.title, given, f"Parties: {(kind.__doc__ or '').strip()}"])
-    for name, kind in TABLE.items():
-        given = ", ".join(f"{f.name}={f.default!r}" for f in dataclasses.fields(kind) if f.default is not None)
-        doc = sys.modules[kind.__module__].__doc__ or ""
-        rows.append([name, kind.catalogue.title, given, doc.split("\n")[0]])
+    for method in describe_methods():
+        defaults = ", ".join(f"{name}={default!r}" for name, default in method.defaults.items() if default is not None)
+        rows.append([method.name, method.title, defaults, method.summary])
     print_table(["name", "title", "hyperparameters", "what it does"], rows)

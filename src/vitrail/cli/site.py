@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vitrail.cli import completion
-from vitrail.cli.explanation import explain_all
 from vitrail.cli.options import PLACE, SANDBOX
+from vitrail.cli.output import explain_all
 from vitrail.core.errors import Problem, VitrailError
 from vitrail.core.text import print_table
 
@@ -299,7 +299,7 @@ def explain(
 ) -> None:
     """Why did the model say that? At a site, its own model and rows: nothing leaves. Of all sites, means only. With
     parties, the host's own page, where a guest's columns are one feature, or a guest's own page."""
-    from vitrail.cli.vertical import explain_host, explain_parties, host_run_of, refuse_others
+    from vitrail.cli.vertical import explain_parties, host_run_of, refuse_others
     from vitrail.data.readers.tables import read_table
     from vitrail.deploy.identity import enrolment
     from vitrail.deploy.site.model import load_model
@@ -309,9 +309,7 @@ def explain(
     from vitrail.runs.site.explanation import explain_model
     from vitrail.vertical.run import is_together
 
-    if of_host := host_run_of(place):
-        explain_host(of_host, data, rows, id_ or [], feature, outcome, seed, out)
-        return
+    place = host_run_of(place) or place
     if is_together(place):
         refuse_others({"--site": site, "--row": row, "--reference": reference, "--refuse": refuse})
         explain_parties(place, data, rows, id_ or [], party, feature, outcome, seed, out)

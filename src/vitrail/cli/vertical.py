@@ -109,15 +109,18 @@ def print_together(run: VerticalRun) -> None:
 
 
 def tables_of(run: VerticalRun, data: Path | None) -> dict[str, pd.DataFrame]:
-    """From --data, or from where they were when it was run."""
-    from vitrail.vertical.tables import read_parties
+    """From --data, or from where they were when it was run. Between machines the host's own, which is a file."""
+    from vitrail.vertical.tables import read_parties, read_party
 
+    if not run.on_one_machine and data is not None:
+        return {run.study.host: read_party(data, run.study, run.study.host)}
     place = data or Path(run.tables_at or ".")
     if data is None and not (run.tables_at and place.is_dir()):
-        what = "the run knows no tables."
+        what = "the run knows no tables." if run.on_one_machine else "expected the host's own table."
         if run.tables_at:
             what = f"the tables were in {place}, and are there no more."
-        raise VitrailError("the parties are not at hand", [Problem("--data", what, "Give their folder.")])
+        hint = "Give their folder." if run.on_one_machine else "Give it."
+        raise VitrailError("the parties are not at hand", [Problem("--data", what, hint)])
     return read_parties(place, run.study)
 
 
@@ -186,7 +189,7 @@ def explain_parties(
     seed: int,
     out: Path | None,
 ) -> None:
-    """`vitrail explain` of a run with parties: the host's own page, or a guest's."""
+    """`vitrail explain` of a run with parties: the host's own page, or, where all are on this machine, a guest's."""
     from vitrail.core.errors import nearest
     from vitrail.report.pages.explanation import to_text, write_explained
     from vitrail.runs.folder import site_folder
@@ -218,29 +221,6 @@ def host_run_of(kit: Path, run: str | None = None) -> Path | None:
         return None
     own = enrolment.load_kit(kit)
     return host_run(own, run) if own.study.parties else None
-
-
-def explain_host(
-    place: Path, data: Path | None, rows: int, ids: list[str], feature: str | None, outcome: str | None, seed: int,
-    out: Path | None,
-) -> None:  # fmt: skip
-    """Between machines: with what guests told before, and the host's own table."""
-    from vitrail.deploy.vertical.postrun import explain_disclosed_rows
-    from vitrail.report.pages.explanation import to_text, write_explained
-    from vitrail.vertical.run import VerticalRun
-    from vitrail.vertical.tables import read_party
-
-    run = VerticalRun.load(place)
-    if data is None:
-        raise VitrailError("cannot explain", [Problem("--data", "expected the host's own table.", "Give it.")])
-    host = run.study.host
-    frame = read_party(data, run.study, host)
-    whole = explain_disclosed_rows(run, frame, rows, outcome, seed)
-    shown = explain_disclosed_rows(run, frame, ids, outcome) if ids else None
-    page = write_explained(
-        whole, out or Path(f"explain-{host}.html"), site=host, study=run.study.name, shown=shown, feature=feature
-    )
-    print(f"{to_text(whole, host, shown)}\n\nPage: {page.resolve()}")
 
 
 def demo_vertical(target: Path, seeds: int) -> Study:

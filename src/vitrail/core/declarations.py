@@ -1,9 +1,9 @@
 """What a method declares beside its messages and its equations, grouped by what it is for.
 
-    wire = WireRules(aggregation="sum", weight_fields={"weight"})        what of its messages means what
-    needs = Needs(row_indices=True)                                 what it needs at a site beyond batches
-    catalogue = Catalogue("FedAvg", tuning_grid={...})              what lists and comparisons of methods show
-    mu: Annotated[float, Ge(0)] = 0.1                               a hyperparameter and its bounds
+    wire = WireRules(aggregation="sum", weight_fields={"weight"})    what its messages mean
+    needs = Needs(row_indices=True)                                  what it needs at a site beyond batches
+    catalogue = Catalogue("FedAvg", tuning_grid={...})               what lists and comparisons of methods show
+    mu: Annotated[float, Ge(0)] = 0.1                                a hyperparameter and its bounds
 
 A group that is left out has its defaults. `wire` and `needs` may be properties where they depend on hyperparameters.
 Classes that declare something by a name of version 0.1, or a group as something else, are refused when they are made: a
@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Hashable, Iterator, Mapping, Set
+import operator
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, fields
-from functools import cache
-from typing import Annotated, Any, Literal, NamedTuple, Protocol, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 TuningGrid = Mapping[str, tuple[Any, ...]]  # hyperparameter -> values
 
@@ -82,6 +82,10 @@ class Catalogue:
     tuning_grid: TuningGrid = field(default_factory=dict)  # what `vitrail tune` tries, where nobody says
     tune_first: bool = False  # the defaults are no use before `vitrail tune`
     in_short_comparison: bool = False  # shown in a short comparison, beside the baselines and the default
+
+    def __post_init__(self) -> None:
+        if self.baseline not in ("", "alone", "pooled"):
+            raise TypeError(f"Catalogue(baseline={self.baseline!r}): expected 'alone' or 'pooled', or nothing")
 
     @property
     def federated(self) -> bool:
@@ -159,76 +163,55 @@ def _misplaced(kind: type, method: bool) -> Iterator[str]:
                     yield f"`{k}` is declared by the method, not by one of its exchanges"
 
 
-class Bound(Protocol):
-    """A bound of a number."""
+class Ge(NamedTuple):
+    """A bound of a hyperparameter: at least. Bounds of annotated-types will do as well."""
 
-    def holds(self, value: float) -> bool: ...
-
-
-@dataclass(frozen=True)
-class Ge:
-    """At least."""
-
-    least: float
-
-    def holds(self, value: float) -> bool:
-        return value >= self.least
-
-    def __str__(self) -> str:
-        return f">= {self.least:g}"
+    ge: float
 
 
-@dataclass(frozen=True)
-class Gt:
-    """More than."""
+class Gt(NamedTuple):
+    """A bound of a hyperparameter: more than."""
 
-    least: float
-
-    def holds(self, value: float) -> bool:
-        return value > self.least
-
-    def __str__(self) -> str:
-        return f"> {self.least:g}"
+    gt: float
 
 
-@dataclass(frozen=True)
-class Le:
-    """At most."""
+class Le(NamedTuple):
+    """A bound of a hyperparameter: at most."""
 
-    most: float
-
-    def holds(self, value: float) -> bool:
-        return value <= self.most
-
-    def __str__(self) -> str:
-        return f"<= {self.most:g}"
+    le: float
 
 
-@dataclass(frozen=True)
-class Lt:
-    """Less than."""
+class Lt(NamedTuple):
+    """A bound of a hyperparameter: less than."""
 
-    most: float
-
-    def holds(self, value: float) -> bool:
-        return value < self.most
-
-    def __str__(self) -> str:
-        return f"< {self.most:g}"
+    lt: float
 
 
+BOUNDS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
+    "ge": (">=", operator.ge),
+    "gt": (">", operator.gt),
+    "le": ("<=", operator.le),
+    "lt": ("<", operator.lt),
+}
 LARGEST = 2**63 - 1  # whole number that a tensor can hold
 
 
-@cache
-def hyperparameters(kind: Hashable) -> dict[str, Any]:
+_hints: dict[type, dict[str, Any]] = {}  # worked out so far
+
+
+def hyperparameters(kind: type) -> dict[str, Any]:
     """The type of each field of a method, with its bounds."""
-    assert isinstance(kind, type)
-    hints = get_type_hints(kind, include_extras=True)
-    return {f.name: hints[f.name] for f in fields(kind)}
+    if kind not in _hints:
+        hints = get_type_hints(kind, include_extras=True)
+        _hints[kind] = {f.name: hints[f.name] for f in fields(kind)}
+    return _hints[kind]
 
 
-def fits(value: object, hint: Any, bounds: tuple[Bound, ...] = ()) -> bool:
+def _bounds_in(metadata: tuple[Any, ...]) -> list[tuple[str, float]]:
+    return [(name, getattr(m, name)) for m in metadata for name in BOUNDS if hasattr(m, name)]
+
+
+def fits(value: object, hint: Any, metadata: tuple[Any, ...] = ()) -> bool:
     """Whether this is a value of the type and within its bounds; a number must be finite.
 
     >>> fits(0.5, Annotated[float, Ge(0), Le(1)] | None), fits(2, Annotated[float, Ge(0), Le(1)]), fits(-3, int)
@@ -236,21 +219,25 @@ def fits(value: object, hint: Any, bounds: tuple[Bound, ...] = ()) -> bool:
     """
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return fits(value, inner[0], (*bounds, *hint.__metadata__))
+        return fits(value, inner[0], (*metadata, *hint.__metadata__))
     if origin is tuple:
-        return isinstance(value, list | tuple) and all(fits(v, inner[0], bounds) for v in value)
+        return isinstance(value, list | tuple) and all(fits(v, inner[0], metadata) for v in value)
     if inner:  # a Literal or alternatives
-        return any(fits(value, choice, bounds) for choice in inner)
+        return any(fits(value, choice, metadata) for choice in inner)
     if hint in (int, float) and isinstance(value, int | float) and not isinstance(value, bool):
         whole = isinstance(value, int)
         finite = abs(value) <= LARGEST if whole else math.isfinite(value)
-        return finite and (whole or hint is float) and all(b.holds(value) for b in bounds)
+        return (
+            finite
+            and (whole or hint is float)
+            and all(BOUNDS[name][1](value, limit) for name, limit in _bounds_in(metadata))
+        )
     if hint in (bool, str):
         return isinstance(value, hint)
     return not isinstance(hint, type) and value == hint and type(value) is type(hint)
 
 
-def describe(hint: Any, bounds: tuple[Bound, ...] = ()) -> str:
+def describe(hint: Any, metadata: tuple[Any, ...] = ()) -> str:
     """The type in words, with its bounds.
 
     >>> describe(Annotated[int, Ge(1)] | None), describe(tuple[Annotated[float, Ge(0), Lt(1)], ...])
@@ -258,15 +245,16 @@ def describe(hint: Any, bounds: tuple[Bound, ...] = ()) -> str:
     """
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return describe(inner[0], (*bounds, *hint.__metadata__))
+        return describe(inner[0], (*metadata, *hint.__metadata__))
     if origin is tuple:
-        return f"a list, each {describe(inner[0], bounds)}"
+        return f"a list, each {describe(inner[0], metadata)}"
     if inner:
-        return " or ".join(describe(choice, bounds) for choice in inner if choice is not type(None))
+        return " or ".join(describe(choice, metadata) for choice in inner if choice is not type(None))
     names = {float: "a number", int: "a whole number", bool: "true or false", str: "a text"}
-    if hint not in (int, float) or not bounds:
-        return names.get(hint, repr(hint)) if isinstance(hint, type) else repr(hint)
-    return f"{names[hint]} {' and '.join(map(str, bounds))}"
+    if not isinstance(hint, type):
+        return repr(hint)
+    bounds = [f"{BOUNDS[name][0]} {limit:g}" for name, limit in _bounds_in(metadata) if hint in (int, float)]
+    return f"{names.get(hint, repr(hint))} {' and '.join(bounds)}".rstrip()
 
 
 def _has_bounds(hint: Any) -> bool:

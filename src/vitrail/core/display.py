@@ -45,13 +45,13 @@ def notebook_bar(noun: str) -> Callable[[int, int], None] | None:
     if (ways := kernel_display()) is None:
         return None
     held: list[Any] = []
-    told = 0.0
+    shown_at = 0.0
 
     def show(done: int, total: int) -> None:
-        nonlocal told
-        if held and done < total and time.monotonic() - told < SECONDS:
+        nonlocal shown_at
+        if held and done < total and time.monotonic() - shown_at < SECONDS:
             return
-        told = time.monotonic()
+        shown_at = time.monotonic()
         words = f"{noun} {done} of {total}"
         bar = ways.HTML(f'<progress value="{done}" max="{total}" style="width: 20em">{words}</progress> {words}')
         if held:

@@ -221,13 +221,13 @@ class GuestRefused(VitrailError):
         super().__init__(f"{guest} refuses", [Problem(guest, why, "Ask for less.")])
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, options: Iterable[str]) -> str:
     """A sentence that names the closest valid spelling, or all of them when none is close.
 
     >>> nearest("kid", ["kind", "unit"])
     "Did you mean 'kind'?"
     """
-    names = sorted(str(k) for k in known)
+    names = sorted(str(k) for k in options)
     folded = {n.casefold(): n for n in names}
     close = difflib.get_close_matches(str(name).casefold(), list(folded), n=1, cutoff=0.6)
     if close:

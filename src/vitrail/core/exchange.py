@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
 from torch import Tensor
@@ -26,6 +26,7 @@ Coord = TypeVar("Coord")  # what the coordinator keeps between rounds
 Work = TypeVar("Work")  # what a site has in hand during one round; steps overwrite it
 Down = TypeVar("Down")  # the only thing that reaches a site
 Up = TypeVar("Up")  # the only thing that leaves a site
+Variant = TypeVar("Variant")
 
 
 class Nothing(NamedTuple):
@@ -198,6 +199,10 @@ class Method(Exchange[State, Coord, Work, Down, Up]):
     def plan(self, rounds: int) -> tuple[Stage, ...]:
         return (training(self, rounds),)
 
+    def variant(self, kind: type[Variant]) -> Variant:
+        """The same hyperparameters in a subclass, for a stage whose rounds differ in little."""
+        return kind(**{f.name: getattr(self, f.name) for f in fields(self)})
+
     def training_loss(self, loss: Loss) -> Loss:
         """The loss it trains with: the study's, unless the method is about another."""
         return loss
@@ -213,6 +218,9 @@ class Method(Exchange[State, Coord, Work, Down, Up]):
     def newcomer(self) -> Method[Any, Any, Any, Any, Any] | None:
         """How a site that comes after training fits what is private to it; None where nothing is."""
         return None
+
+
+AnyMethod = Method[Any, Any, Any, Any, Any]
 
 
 @runtime_checkable

@@ -108,8 +108,8 @@ def input_backward_(
     whole = torch.bmm(ones, grad).squeeze(1)
     into_scale.unsqueeze(1).baddbmm_(ones, grad.mul_(x), beta=times, alpha=by)
     into_scale.addcmul_(shift, whole, value=by)
-    kept = into_shift.mul_(times) if times else into_shift.zero_()
-    kept.addcmul_(scale, whole, value=by)
+    shift_sum = into_shift.mul_(times) if times else into_shift.zero_()
+    shift_sum.addcmul_(scale, whole, value=by)
 
 
 def softmax_grad(z: Tensor, y: Tensor, w: Tensor) -> Tensor:

@@ -159,6 +159,23 @@ class Evidence:
         return (z.shape[-1] / (self.evidence(z) + 1).sum(-1)).to(z.dtype)
 
 
+@dataclass(frozen=True, eq=False)
+class PriorEvidence:
+    """Evidence on top of what is known already."""
+
+    loss: Evidence
+    prior: Tensor  # [site, row, output]
+
+    def rows(self, out: Out, batch: Batch) -> Tensor:
+        return self.loss.rows(out, batch, self.prior)
+
+    def grad(self, out: Out, batch: Batch) -> Tensor:
+        return self.loss.grad(out, batch, self.prior)
+
+    def predictions(self, z: Tensor) -> Tensor:
+        return self.loss.predictions(z)
+
+
 def with_constant(loss: Loss, z: Tensor) -> Tensor:
     """Scores with the site's own constant added, where the loss has one."""
     constant: Tensor | None = getattr(loss, "constant", None)

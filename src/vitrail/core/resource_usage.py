@@ -39,11 +39,11 @@ def footprint(since: float, watts: float = math.nan) -> Footprint:
     return Footprint(max(0.0, cpu_seconds() - since), _peak(), watts)
 
 
-def read_footprint(said: Sequence[float]) -> Footprint | None:
+def read_footprint(numbers: Sequence[float]) -> Footprint | None:
     """What another machine says of itself; None where it cannot be true."""
-    told = Footprint(*map(float, said))
-    known = 0 <= told.cpu <= MOST_SECONDS and 0 < told.peak <= MOST_BYTES
-    return told if known and (math.isnan(told.watts) or 0 < told.watts <= MOST_WATTS) else None
+    footprint = Footprint(*map(float, numbers))
+    plausible = 0 <= footprint.cpu <= MOST_SECONDS and 0 < footprint.peak <= MOST_BYTES
+    return footprint if plausible and (math.isnan(footprint.watts) or 0 < footprint.watts <= MOST_WATTS) else None
 
 
 def _peak() -> float:

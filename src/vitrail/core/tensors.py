@@ -70,10 +70,10 @@ def scratch(name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
     if like.device.type != "cpu":
         return torch.empty(shape, dtype=like.dtype, device=like.device)
     held: dict[str, Tensor] = _memory.__dict__.setdefault("scratch", {})
-    found = held.get(name)
-    if found is None or found.shape != shape or found.dtype != like.dtype:
-        found = held[name] = torch.empty(shape, dtype=like.dtype)
-    return found
+    cached = held.get(name)
+    if cached is None or cached.shape != shape or cached.dtype != like.dtype:
+        cached = held[name] = torch.empty(shape, dtype=like.dtype)
+    return cached
 
 
 def release_memory() -> None:
@@ -88,11 +88,11 @@ def empty_like(like: Tensor) -> Tensor:
     if place is None or like.device.type != "cpu":
         return torch.empty(like.shape, dtype=like.dtype, device=like.device)
     held: dict[int, Tensor] = _memory.__dict__.setdefault("held", {})
-    found = held.get(place)
-    if found is None or found.shape != like.shape or found.dtype != like.dtype:
-        found = held[place] = torch.empty(like.shape, dtype=like.dtype)
+    cached = held.get(place)
+    if cached is None or cached.shape != like.shape or cached.dtype != like.dtype:
+        cached = held[place] = torch.empty(like.shape, dtype=like.dtype)
     _memory.place = place + 1
-    return found
+    return cached
 
 
 def to_floats(x: Tensor, like: Tensor) -> Tensor:
@@ -110,6 +110,11 @@ def to_all(tree: Params, sites: int) -> Params:
 def per_site(scalar: Tensor, like: Tensor) -> Tensor:
     """[site] -> [site, 1, ...], ready to be multiplied with `like`."""
     return scalar.view(-1, *[1] * (like.dim() - 1))
+
+
+def overlay(tree: Params, some: Params) -> Params:
+    """The first, in its order, with the second's tensors in place of its own of the same name."""
+    return {k: some.get(k, v) for k, v in tree.items()}
 
 
 def scaled(scalar: Tensor, tree: Params) -> Params:

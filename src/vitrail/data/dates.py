@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import datetime
+import math
 import re
+from typing import TYPE_CHECKING
 
-import numpy as np
-import pandas as pd
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    from numpy.typing import NDArray
 
 YEAR_FIRST = re.compile(r"(\d{4})(?:[-/.]?(\d{1,2})(?:[-/.]?(\d{1,2}))?)?(?:[ T].*)?")
 YEAR_LAST = re.compile(r"(\d{1,2})([-/.])(\d{1,2})\2(\d{4})(?:[ T].*)?")
@@ -19,6 +22,9 @@ def as_days(values: pd.Series) -> NDArray[np.float64]:
     31.12.2021 is read as day, month, year. 12/31/2021 and 31/12/2021 are told apart by the column: some number above
     12 has to show where the day stands.
     """
+    import numpy as np  # a study is read without
+    import pandas as pd
+
     texts = ["" if pd.isna(value) else str(value).strip() for value in values]
     matches = [YEAR_LAST.fullmatch(text) for text in texts]
     slashes = [m for m in matches if m and m[2] != "."]
@@ -35,7 +41,7 @@ def as_days(values: pd.Series) -> NDArray[np.float64]:
         elif month_first and not day_first:
             days[text] = _day(match[4], match[1], match[3])
         else:
-            days[text] = np.nan
+            days[text] = math.nan
     return np.array([days[text] for text in texts], np.float64)
 
 
@@ -46,11 +52,11 @@ def day_number(text: str) -> float:
     (1.0, True)
     """
     match = YEAR_FIRST.fullmatch(re.sub(r"\.0$", "", text))
-    return _day(match[1], match[2] or "1", match[3] or "1") if match else np.nan
+    return _day(match[1], match[2] or "1", match[3] or "1") if match else math.nan
 
 
 def _day(year: str, month: str, day: str) -> float:
     try:
         return float(datetime.date(int(year), int(month), int(day)).toordinal())
     except ValueError:
-        return np.nan
+        return math.nan

@@ -72,8 +72,8 @@ def _warped(x: Tensor, matrix: Tensor) -> Tensor:
     longer = max(height, width)
     down, across = ((torch.arange(n, device=x.device, dtype=x.dtype) * 2 + 1 - n) / longer for n in (height, width))
     places = torch.stack([*torch.meshgrid(across, down, indexing="xy"), torch.ones_like(x[0, 0, 0])], -1)
-    found = places.view(-1, 3) @ matrix.flatten(0, 1).transpose(1, 2)  # [picture, pixel, 3]
-    at = longer * found[..., :2] / found[..., 2:]
+    source = places.view(-1, 3) @ matrix.flatten(0, 1).transpose(1, 2)  # [picture, pixel, 3]
+    at = longer * source[..., :2] / source[..., 2:]
     grid = torch.stack([at[..., 0] / width, at[..., 1] / height], -1).view(-1, height, width, 2)
     pictures = x.flatten(0, 1)
     warped = torch.nn.functional.grid_sample(pictures, grid, padding_mode="border", align_corners=False)

@@ -140,8 +140,8 @@ def set_aside(sites: Sites, share: float, seed: int) -> tuple[Sites, Batch]:
     at = torch.stack([torch.nn.functional.pad(r[:k], (0, wide - k)) for r, k in zip(ranked, counts, strict=True)])
     real = torch.arange(wide, device=device) < torch.tensor(counts, device=device)[:, None]
     whose = None if sites.persons is None else sites.persons[left]
-    kept = Sites(sites.names, sites.x[left], sites.y[left], sites.w[left], sizes, persons=whose)
-    return kept, Batch(sites.numbers(sites.x[at]), sites.y[at], sites.w[at] * real[..., None])
+    training = Sites(sites.names, sites.x[left], sites.y[left], sites.w[left], sizes, persons=whose)
+    return training, Batch(sites.numbers(sites.x[at]), sites.y[at], sites.w[at] * real[..., None])
 
 
 def _group_by_person(persons: Tensor, lots: Tensor, rows: Tensor) -> Tensor:

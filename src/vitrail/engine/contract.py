@@ -84,15 +84,15 @@ class Contract(NamedTuple):
 def masked(contract: Contract, ex: AnyExchange) -> Contract:
     """The same with what leaves under masks: numbers mod 2^64; beside what may be no number, whether it is; zeros."""
     crosses: Spec = {k: (shape, torch.int64) for k, (shape, _) in contract.up.items()}
-    said = {}
+    words = {}
     for name in [k for k in crosses if k.split("/")[0] in ex.wire.may_be_nan]:
         crosses[f"{name}?"] = crosses[name]
-        said[f"from site/{name}?"] = "where the numbers before are none, a 1"
+        words[f"from site/{name}?"] = "where the numbers before are none, a 1"
     if not crosses:  # nothing is reported
         return contract
     crosses[ZERO] = (ZEROS,), torch.int64
-    said[f"from site/{ZERO}"] = "zeros, to see whether the masks cancel"
-    return contract._replace(crosses=crosses, words=contract.words | said, read="masked")
+    words[f"from site/{ZERO}"] = "zeros, to see whether the masks cancel"
+    return contract._replace(crosses=crosses, words=contract.words | words, read="masked")
 
 
 def guarded(contract: Contract, ex: AnyExchange, guards: Guards) -> Contract:
@@ -110,8 +110,8 @@ def guarded(contract: Contract, ex: AnyExchange, guards: Guards) -> Contract:
         return contract._replace(read=read)
     first, words = "from site/", dict(contract.words)
     for name in (k for k in up if k not in contract.up):
-        said = contract.words.get(first + name.rpartition("/")[0], "")
-        words[first + name] = f"{said}; in fewer bytes" if said else ""
+        sentence = contract.words.get(first + name.rpartition("/")[0], "")
+        words[first + name] = f"{sentence}; in fewer bytes" if sentence else ""
     return contract._replace(crosses=up, words=words, read=read)
 
 
@@ -125,10 +125,10 @@ def sentences(message: Any) -> dict[str, str]:
     hints = get_type_hints(type(message), include_extras=True) if hasattr(message, "_fields") else {}
     out = {}
     for field, value in message._asdict().items() if hints else ():
-        said = next((m for m in getattr(hints[field], "__metadata__", ()) if isinstance(m, str)), "")
+        sentence = next((m for m in getattr(hints[field], "__metadata__", ()) if isinstance(m, str)), "")
         inner = sentences(value) if hasattr(value, "_fields") else {}
         for name, _ in flatten(value, field):
-            out[name] = inner.get(name.removeprefix(f"{field}/"), "") or said
+            out[name] = inner.get(name.removeprefix(f"{field}/"), "") or sentence
     return out
 
 
@@ -188,8 +188,8 @@ def contracts_of(t: Rehearsal) -> list[Contract]:
         words = {f"to site/{k}": v for k, v in sentences(down).items()}
         words |= {f"from site/{k}": ex.consent or v for k, v in sentences(up).items()}
         ends = ex is stage.last
-        said = (name, spec_of(down), spec_of(up), ex.wire.aggregation, stage.times(i), ends, ex.consent, words)
-        out.append(Contract(*said))
+        fields = (name, spec_of(down), spec_of(up), ex.wire.aggregation, stage.times(i), ends, ex.consent, words)
+        out.append(Contract(*fields))
     return out
 
 

@@ -134,8 +134,8 @@ class Engine(Rounds):
         return ex.settle(self.task, moment.state, down)
 
     def ask(self, s: int, r: int, place: int, coord: Any, state: Any, roster: Roster) -> tuple[Any, Facts, Tensor]:
-        asked, self.reports = roster.present, None
-        here = asked if self.absent is None else asked & ~self.absent(s, r).to(self.device)
+        invited, self.reports = roster.present, None
+        here = invited if self.absent is None else invited & ~self.absent(s, r).to(self.device)
         ex, task, rule = self.stages[s].exchanges[place], self.task_at(s, r), self.rule(s, r)
         few = self.guards.masks(ex) and int(here.sum()) < self.guards.fewest(len(here))
         if few:  # nothing would be opened
@@ -344,8 +344,8 @@ class _Graph:
         self.loss, self.rule, self.coord, self.state = task.loss, rule, coord, state
         feed, clock = engine.feed(), engine.sampler.clock
         self.feed, self.drawn = feed, int(clock)  # for which exchange the feed is
-        kept = [t for tree in (coord, state) for _, t in flatten(tree)] + [clock, *feed.tensors()]
-        before = [t.clone() for t in kept]
+        tensors = [t for tree in (coord, state) for _, t in flatten(tree)] + [clock, *feed.tensors()]
+        before = [t.clone() for t in tensors]
 
         def once() -> Facts:
             now = roster._replace(clock=clock.clone())
@@ -373,7 +373,7 @@ class _Graph:
                 self.facts = once()
         finally:
             gc.enable()
-        for tensor, value in zip(kept, before, strict=True):
+        for tensor, value in zip(tensors, before, strict=True):
             tensor.copy_(value)
 
     def fits(self, task: Task, rule: Optimizer, coord: Any, state: Any) -> bool:

@@ -157,10 +157,10 @@ class Rounds(ABC):
         for place in self.stages[s].turns(r):
             ex = self.stages[s].exchanges[place]
             all_of_them = self.roster(self.everyone, s, r, place)
-            asked = ex.invite(self.task, coord, all_of_them)
-            asked = self.aggregator.without_excluded(asked)
-            asked = self.everyone if asked is self.everyone or bool(asked.all()) else asked
-            coord, new_facts, here = self.ask(s, r, place, coord, state, all_of_them._replace(present=asked))
+            invited = ex.invite(self.task, coord, all_of_them)
+            invited = self.aggregator.without_excluded(invited)
+            invited = self.everyone if invited is self.everyone or bool(invited.all()) else invited
+            coord, new_facts, here = self.ask(s, r, place, coord, state, all_of_them._replace(present=invited))
             facts |= new_facts
             for way in ("to site", "from site"):
                 self.ledger.enter(self.contracts[s][place], way, None if here is self.everyone else here)

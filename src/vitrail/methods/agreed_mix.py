@@ -22,37 +22,30 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from functools import cache
 from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from vitrail.core.declarations import Catalogue, Ge, Le, Needs, WireRules
-from vitrail.core.exchange import AnyExchange, Exchange, Method, Stage
+from vitrail.core.exchange import AnyExchange, Method, Stage
 from vitrail.core.facts import ALONE, OWN
 from vitrail.core.losses import Loss
 from vitrail.core.optimizers import Optimizer
 from vitrail.core.task import Net, Task
 from vitrail.core.tensors import Params, clone, interpolate, per_site, to_all
 from vitrail.methods.blocks.basics import Reveal
-from vitrail.methods.blocks.mix_choice import MEANS, ChooseMix, State, Tune
-from vitrail.methods.blocks.model_copies import apart, flat, last
+from vitrail.methods.blocks.mix_choice import MEANS, AnyMethod, ChooseMix, State, Tune, build_inner, why_unfit
+from vitrail.methods.blocks.model_copies import ALPHAS, last, merged, mix_scores, parted, version
 from vitrail.methods.blocks.out_of_fold import (
+    LaterStage,
     OfLast,
     Versioned,
     VersionedCoord,
     VersionedMessage,
     Work,
-    merged,
-    parted,
     stacked,
-    version,
 )
-from vitrail.methods.fedavg import FedAvg
-
-AnyMethod = Method[Any, Any, Any, Any, Any]
-ALPHAS = tuple(i / 10 for i in range(11))
 
 
 class MixLosses(Reveal):
@@ -114,7 +107,7 @@ class AgreedMix(Versioned, Method[State, VersionedCoord, Work, VersionedMessage,
             shows = [ex for ex in stage.exchanges if ex.consent]
             shown += [OfLast(self, ex, ex.consent) for ex in shows]
             if not shows:
-                held = tuple(self if s == 0 else LaterStage(self, ex) for ex in stage.exchanges)
+                held = tuple(self if s == 0 else LaterStage(self, ex, self.folds) for ex in stage.exchanges)
                 stages.append(stage._replace(exchanges=held, when=f"{stage.when}, with all rows and without each fold"))
         if self.tuned:
             stages.append(Stage("tune", (Tune(self),), self.tuned[-1], "training alone", "Then, alone"))
@@ -124,11 +117,13 @@ class AgreedMix(Versioned, Method[State, VersionedCoord, Work, VersionedMessage,
     def training_loss(self, loss: Loss) -> Loss:
         return self.method.training_loss(loss)
 
-    def training_optimizer(self, rule: Optimizer, net: Net) -> Optimizer:
+    def training_optimizer(self, optimizer: Optimizer, net: Net) -> Optimizer:
         """As the method has it, where nothing else is said here."""
-        asked = {k: v for k in ("lr", "momentum") if (v := getattr(self.method, k)) is not None}
-        asked = {k: v for k, v in asked.items() if getattr(self, k) is None and hasattr(rule, k)}
-        return self.method.training_optimizer(dataclasses.replace(rule, **asked) if asked else rule, net)  # type: ignore[type-var]
+        own = {k: v for k in ("lr", "momentum") if (v := getattr(self.method, k)) is not None}
+        own = {k: v for k, v in own.items() if getattr(self, k) is None and hasattr(optimizer, k)}
+        if own:
+            optimizer = dataclasses.replace(optimizer, **own)  # type: ignore[type-var]
+        return self.method.training_optimizer(optimizer, net)
 
     def incompatibilities(self, task: Task) -> tuple[str, ...]:
         return self.method.incompatibilities(task)
@@ -136,9 +131,10 @@ class AgreedMix(Versioned, Method[State, VersionedCoord, Work, VersionedMessage,
     def state(self, task: Task, sites: int) -> State:
         own, none = clone(to_all(to_all(task.start, self.folds + 1), sites)), task.like.new_zeros(sites)
         of = parted(self.method.state(task, sites * (self.folds + 1)), sites)
-        table, epochs, memory = none.new_zeros(sites, *self.table), none.to(torch.int64), task.initial_state(flat(own))
-        found = (table, table.clone(), none, epochs.clone(), none.clone(), none.clone())
-        return State(of, own, {}, epochs, *found, apart(memory, sites))
+        table, epochs = none.new_zeros(sites, *self.table), none.to(torch.int64)
+        memory = parted(task.initial_state(merged(own)), sites)
+        results = (table, table.clone(), none, epochs.clone(), none.clone(), none.clone())
+        return State(of, own, {}, epochs, *results, memory)
 
     def coord(self, task: Task, sites: int) -> VersionedCoord:
         each_its_own = [self.method.coord(task, sites) for _ in range(self.folds + 1)]
@@ -156,9 +152,9 @@ class AgreedMix(Versioned, Method[State, VersionedCoord, Work, VersionedMessage,
             return state
         n = len(state.choice)
         held = self.method.models(task, merged(state.of))[OWN]
-        start = apart({k: held[k] for k in task.start}, n)
+        start = parted({k: held[k] for k in task.start}, n)
         tuned = {k: v[:, None].expand(-1, len(self.tuned), *v.shape[1:]) for k, v in start.items()}
-        return state._replace(tuned=tuned, memory=apart(task.initial_state(flat(start)), n))
+        return state._replace(tuned=tuned, memory=parted(task.initial_state(merged(start)), n))
 
     def models(self, task: Task, state: State) -> dict[str, Params]:
         """A mix of scores is one model only where scores are a weighted sum; else the own is what is mixed in, and
@@ -190,53 +186,7 @@ class AgreedMix(Versioned, Method[State, VersionedCoord, Work, VersionedMessage,
         return {k: v[site, (start - 1).clamp(min=0), -1] for k, v in state.tuned.items()}
 
     def predict(self, task: Task, state: State, x: Tensor) -> Tensor:
-        start, a = (v[:, None, None] for v in self.chosen(state))
-        theirs = self.method.predict(task, version(state.of, -1, 1), x)
+        (start, a), theirs = self.chosen(state), self.method.predict(task, version(state.of, -1, 1), x)
         if self.tuned:
-            theirs = torch.where(start > 0, task.output(self.as_tuned(state), x), theirs)
-        mine = task.output(last(state.own), x)  # at the ends the other is not looked at, whatever became of it
-        return torch.where(a == 0, theirs, torch.where(a == 1, mine, torch.lerp(theirs, mine, a)))
-
-
-def why_unfit(name: str | None) -> str:
-    """Why that method cannot be mixed like this; nothing where it can."""
-    from vitrail.methods import problems  # the table lists this method too
-
-    if name is not None and (found := problems(name, {}, "inner")):
-        return " ".join(f"{p.what} {p.hint}".strip() for p in found).rstrip(".")
-    stages = (made := build_inner(name)).plan(2)
-    one, *more = stages[0].exchanges
-    if not made.catalogue.federated or more or one.wire.aggregation != "sum" or type(made).shared is Method.shared:
-        return "its rounds are not one sum that makes a shared model, which every site could mix with its own"
-    if any(ex.needs.row_indices for stage in stages for ex in stage.exchanges):
-        return "it looks at which rows a batch holds, as this one does: it chooses by itself"
-    return ""
-
-
-@cache
-def build_inner(name: str | None) -> AnyMethod:
-    from vitrail.methods import build, split_name
-
-    return FedAvg() if name is None else build(*split_name(name))
-
-
-@dataclass(frozen=True)
-class LaterStage(Versioned, Exchange[State, VersionedCoord, Work, VersionedMessage, Any]):
-    """A later stage of the method (it may train alone in it), in the same versions."""
-
-    of: AgreedMix
-    ex: AnyExchange
-    needs = Needs(row_indices=True)
-    beside: ClassVar[bool] = False  # type: ignore[misc]
-    own_rate: ClassVar[float] = 1.0  # type: ignore[misc]
-
-    @property
-    def folds(self) -> int:  # type: ignore[override]
-        return self.of.folds
-
-    @property
-    def wire(self) -> WireRules:
-        return WireRules(self.ex.wire.aggregation)
-
-    def settle(self, task: Task, state: State, down: VersionedMessage) -> State:
-        return self.of.ready(task, super().settle(task, state, down))
+            theirs = torch.where(start[:, None, None] > 0, task.output(self.as_tuned(state), x), theirs)
+        return mix_scores(a, task.output(last(state.own), x), theirs)

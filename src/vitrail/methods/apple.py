@@ -17,9 +17,8 @@ p_0. Rounds in which nobody answered are not counted in r.
 Defaults are those of the authors' program (mu 0.1, rate 0.001/0.01, L a tenth of its 160 rounds). It leaves out the
 1/2, so that its mu is twice ours, and every core starts from another draw there; here all start alike. A core moves by
 p_ii lr, about lr/N, and the mixture by the mean of that: with N sites learning is N times as slow as FedAvg's at the
-same lr, so tune it.
-
-Left out: a limit on how many cores a site is sent, for which the coordinator would have to be told p_i.
+same lr, so tune it. Left out: a limit on how many cores a site is sent, for which the coordinator would have to be told
+p_i.
 
 Revealed: every site's core, to every site; with `weights = "rows"` also every site's share of all rows. p_i stays at
 the site: with it and the cores anybody has the site's own model. Afterwards it may be shown, once; a site can refuse.
@@ -43,6 +42,7 @@ from vitrail.methods.blocks.basics import Reveal, Revealed
 
 LEAST = 0.001  # of the exponential schedule, in round L
 TURN = "turn"  # what p_i - p_0 is called among parameters
+BEGINNING = 'how much of each core every mixture begins with: alike, or with weights = "rows" by the sites\' rows'
 OWN_MIXTURE = "how much of each core is mixed into your own model, and hence that model"
 
 
@@ -50,8 +50,7 @@ class State(NamedTuple):
     turn: Annotated[Params, OWN_MIXTURE]  # p_i - p_0
     memory: Annotated[Params, "what the optimiser remembers of your last batches"]
     turn_memory: Annotated[Params, "what the optimiser remembers for the mixture"]
-    # once settled
-    params: Annotated[Params, OWN_MIXTURE] = {}  # noqa: RUF012
+    params: Annotated[Params, OWN_MIXTURE] = {}  # noqa: RUF012  once settled, as what follows
     mixture: Annotated[Params, OWN_MIXTURE] = {}  # noqa: RUF012
 
 
@@ -64,9 +63,7 @@ class Coord(NamedTuple):
 class Down(NamedTuple):
     cores: Annotated[Params, "the core models of all sites"]  # [site, core, ...]
     own: Annotated[Tensor, "which of them is yours"]  # [site, core]
-    begin: Annotated[
-        Tensor, 'how much of each core every mixture begins with: alike, or with weights = "rows" by the sites\' rows'
-    ]  # [site, core]: p_0
+    begin: Annotated[Tensor, BEGINNING]  # [site, core]: p_0
     pull: Annotated[Tensor, "how strongly yours is held there in this round"]  # [site]: lambda(r)
 
 
@@ -121,9 +118,9 @@ class APPLE(Method[State, Coord, Work, Down, Up]):
 
     def begins(self, coord: Coord) -> Tensor:
         """p_0: [core]. Who was not counted is taken for a site of middling size."""
-        known = coord.rows > 0
-        mean = coord.rows.sum() / known.sum().clamp(min=1)
-        rows = torch.where(known, coord.rows, torch.where(mean > 0, mean, 1.0))
+        counted = coord.rows > 0
+        mean = coord.rows.sum() / counted.sum().clamp(min=1)
+        rows = torch.where(counted, coord.rows, torch.where(mean > 0, mean, 1.0))
         return rows / rows.sum()
 
     def pulls(self, rounds: Tensor) -> Tensor:
@@ -178,7 +175,6 @@ class CountRows(Exchange[State, Coord, Nothing, Nothing, RowCount]):
         return coord._replace(rows=up.rows), {}
 
 
-@dataclass(frozen=True)
 class Mixtures(Reveal):
     """Each site shows p_i."""
 
@@ -199,9 +195,6 @@ def mixture(p: Tensor, cores: Params) -> Params:
 
 def project(slope: Params, cores: Params) -> Tensor:
     """<slope, c_j>: [site, core]."""
-    parts = [torch.einsum("scd,sd->sc", v.reshape(*v.shape[:2], -1), _flat(slope[k])) for k, v in cores.items()]
+    flat = {k: v.reshape(len(v), -1) for k, v in slope.items()}
+    parts = [torch.einsum("scd,sd->sc", v.reshape(*v.shape[:2], -1), flat[k]) for k, v in cores.items()]
     return torch.stack(parts).sum(0)
-
-
-def _flat(value: Tensor) -> Tensor:
-    return value.reshape(len(value), -1)

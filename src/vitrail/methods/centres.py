@@ -34,14 +34,14 @@ import torch
 from torch import Tensor
 
 from vitrail.core.declarations import Catalogue, Ge, Le, Needs, WireRules
-from vitrail.core.exchange import Exchange, Method, Roster, Rows, SiteContext, Stage, training
+from vitrail.core.exchange import Method, Roster, Rows, SiteContext, Stage, training
 from vitrail.core.facts import ALONE, ALONE_LEFT_OUT, GROUP, LEFT_OUT, OWN, SHARED, Facts
 from vitrail.core.losses import Hazard
 from vitrail.core.task import Batch, Task, carry_state
-from vitrail.core.tensors import Params, apply_update, clone, interpolate, scaled, subtract, to_all
+from vitrail.core.tensors import Params, apply_update, clone, interpolate, scaled, subtract, to_all, tree_map
 from vitrail.methods.blocks.basics import Reveal
-from vitrail.methods.blocks.centre_choice import ChooseCentres, Coord, State, centres_of
-from vitrail.methods.blocks.model_copies import apart, copies, flat, fold_of, joined, last, lot_of, picked, repeated
+from vitrail.methods.blocks.centre_stages import Centred, ChooseCentres, Coord, SplitCentres, State
+from vitrail.methods.blocks.model_copies import ALPHAS, copies, counted_rows, last, lot_of, merged, mix_scores, parted
 from vitrail.methods.fedavg import Averages, Shared
 
 
@@ -91,7 +91,7 @@ class Centres(Method[State, Coord, Work, Down, Up]):
 
     @property
     def alphas(self) -> tuple[float, ...]:
-        return tuple(i / 10 for i in range(11)) if self.alpha is None else (self.alpha,)
+        return ALPHAS if self.alpha is None else (self.alpha,)
 
     @property
     def table(self) -> tuple[int, int, int]:
@@ -120,7 +120,7 @@ class Centres(Method[State, Coord, Work, Down, Up]):
         own, none = clone(to_all(to_all(task.start, self.wide[0]), sites)), task.like.new_zeros(sites)
         groups = none.new_zeros(sites, self.starts, self.groups, dtype=torch.int64)
         constants = none.new_zeros(sites, self.groups, task.net.outputs)
-        memory = [apart(task.initial_state(flat(own), shared), sites) for shared in (own, ())]
+        memory = [parted(task.initial_state(merged(own), shared), sites) for shared in (own, ())]
         table, alone, alpha, left_out = none.new_zeros(sites, *self.table), none, none.clone(), none.clone()
         constant, group = constants[:, 0].clone(), none.to(torch.int64)
         return State(own, groups, constants, table, alone, alpha, constant, group, left_out, {}, {}, *memory)
@@ -140,12 +140,12 @@ class Centres(Method[State, Coord, Work, Down, Up]):
         return Down(to_all(coord.params, len(roster.names)), lot_of(roster))
 
     def begin(self, site: SiteContext, state: State, down: Down) -> Work:
-        held = [site.optimizer.state(flat(state.own), flat(m)) for m in (state.memory, state.own_memory)]
-        return Work(joined(down.params, state.own), joined(*(apart(m, len(down.lot)) for m in held)), down.lot)
+        held = [site.optimizer.state(merged(state.own), merged(m)) for m in (state.memory, state.own_memory)]
+        return Work(_joined(down.params, state.own), _joined(*(parted(m, len(down.lot)) for m in held)), down.lot)
 
     def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
         w = self.counted(batch, work.lot)
-        site.optimizer.step(site.task, flat(work.models), flat(work.memory), copies(batch, torch.cat([w, w], 1)))
+        site.optimizer.step(site.task, merged(work.models), merged(work.memory), copies(batch, torch.cat([w, w], 1)))
 
     def report(self, site: SiteContext, state: State, work: Work, down: Down) -> tuple[State, Up]:
         n = self.wide[0]
@@ -153,8 +153,8 @@ class Centres(Method[State, Coord, Work, Down, Up]):
         own, own_memory = ({k: v[:, n:] for k, v in tree.items()} for tree in (work.models, work.memory))
         memory, own_memory = carry_state(memory, state.memory), carry_state(own_memory, state.own_memory)
         weight = self.weight(site.rows)
-        kept = state._replace(own=own, memory=memory, own_memory=own_memory)
-        return kept, Up(scaled(weight, subtract(shared, down.params)), weight)
+        state = state._replace(own=own, memory=memory, own_memory=own_memory)
+        return state, Up(scaled(weight, subtract(shared, down.params)), weight)
 
     def weight(self, rows: Rows) -> Tensor:
         return rows.total if self.weights == "rows" else torch.ones_like(rows.total)
@@ -181,18 +181,11 @@ class Centres(Method[State, Coord, Work, Down, Up]):
         return {LEFT_OUT: state.loss, ALONE_LEFT_OUT: state.alone}
 
     def predict(self, task: Task, state: State, x: Tensor) -> Tensor:
-        mine, theirs = task.output(last(state.own), x), task.output(state.params, x) + state.constant[:, None]
-        a = state.alpha[:, None, None]  # at the ends the other is not looked at, whatever became of it
-        return torch.where(a == 0, theirs, torch.where(a == 1, mine, torch.lerp(theirs, mine, a)))
-
-    def fold(self, batch: Batch, lot: Tensor) -> Tensor:
-        return fold_of(batch, lot, self.folds)
+        theirs = task.output(state.params, x) + state.constant[:, None]
+        return mix_scores(state.alpha, task.output(last(state.own), x), theirs)
 
     def counted(self, batch: Batch, lot: Tensor) -> Tensor:
-        """[site, version, row, 1]: a row counts in every version but that without its fold."""
-        fold = self.fold(batch, lot)
-        seen = fold[:, None] != torch.arange(self.wide[0], device=fold.device)[:, None]
-        return batch.w[:, None] * seen[..., None]
+        return counted_rows(batch, lot, self.folds)
 
     def nearest(self, losses: Tensor, rows: Rows) -> Tensor:
         """Losses [site, ..., centre] of one K -> [site, ...]: which to belong to."""
@@ -202,95 +195,5 @@ class Centres(Method[State, Coord, Work, Down, Up]):
 MEANS = {"group": (("site",), GROUP), "loss": (("site",), LEFT_OUT), "alone": (("site",), ALONE_LEFT_OUT)}
 
 
-class Centred(NamedTuple):
-    params: Annotated[Params, "the model of all sites, without each fold and on all rows"]  # [site, version, ...]
-    centres: Annotated[Params, "the models of all groups, as far as they differ"]  # [site, version, start, centre, ...]
-    lot: Annotated[Tensor, "a number from which the fold of each row follows"]
-
-
-class Blocks(NamedTuple):
-    change: Annotated[Params, "what training on your rows changed in the model of your group; zeros for all others"]
-    weight: Annotated[Tensor, "how much that counts, in the place of your group"]  # [site, version, start, centre]
-    fit: Annotated[Tensor, "the loss of your group's model on your rows"]  # [site, version, start, K > 1]
-
-
-class Hand(NamedTuple):
-    models: Params  # [site, version * start * K > 1, ...]: those of the site's groups
-    rest: Params  # likewise: what they share with that of all sites
-    memory: Params
-    place: Tensor  # [site, version, start, K > 1]: which of all centres they are
-    fit: Tensor
-    lot: Tensor
-
-
-@dataclass(frozen=True)
-class SplitCentres(Exchange[State, Coord, Hand, Centred, Blocks]):
-    """A site trains the models of the groups that its rows fit best: one for every version, start and K > 1."""
-
-    name: ClassVar[str] = "groups"
-    wire = WireRules("sum", weight_fields={"weight"}, score_fields={"fit"}, may_be_nan={"fit"}, final_fields={"params"})
-    needs = Needs(row_indices=True)
-    of: Centres
-
-    def invite(self, task: Task, coord: Coord, roster: Roster) -> Tensor:
-        return self.of.invite(task, coord, roster)
-
-    def send(self, task: Task, coord: Coord, roster: Roster) -> Centred:
-        n = len(roster.names)
-        return Centred(to_all(coord.params, n), to_all(centres_of(coord, roster), n), lot_of(roster))
-
-    def begin(self, site: SiteContext, state: State, down: Centred) -> Hand:
-        losses = self.losses(site.task, down, site.rows)
-        place = torch.stack([self.of.nearest(losses[..., at], site.rows) + at.start for at in self.of.spans], -1)
-        n, each = len(place), place[0, 0].numel()  # so many of every version
-        models = {k: picked(v, place).flatten(1, 3) for k, v in down.centres.items()}
-        memory = apart(site.optimizer.state(flat(models)), n)
-        return Hand(clone(models), rest_of(down, each), memory, place, losses.gather(-1, place), down.lot)
-
-    def losses(self, task: Task, down: Centred, rows: Rows) -> Tensor:
-        """[site, version, start, centre]: of every centre on the rows of its version."""
-        shape = (len(down.lot), *self.of.wide)
-        out, rest = task.like.new_zeros(shape), rest_of(down, self.of.starts)
-        for batch in rows.blocks():
-            wide = copies(batch, self.of.counted(batch, down.lot).repeat_interleave(self.of.starts, 1))
-            for c in range(shape[-1]):
-                model = {k: v[:, :, :, c].flatten(1, 2) for k, v in down.centres.items()}
-                out[..., c] += task.value(flat(model | rest), wide).view(shape[:-1])
-        return out
-
-    def step(self, site: SiteContext, work: Hand, batch: Batch) -> None:
-        w = self.of.counted(batch, work.lot).repeat_interleave(work.place[0, 0].numel(), 1)
-        models, memory, wide = flat(work.models), flat(work.memory), copies(batch, w)
-        if not work.rest:
-            return site.optimizer.step(site.task, models, memory, wide)
-        slope = site.task.grad(models | flat(work.rest), wide)
-        return site.optimizer.apply(models, memory, {k: slope[k] for k in models})
-
-    def report(self, site: SiteContext, state: State, work: Hand, down: Centred) -> tuple[State, Blocks]:
-        change, weight, place = {}, self.of.weight(site.rows), work.place
-        for k, v in down.centres.items():
-            one = work.models[k].view(*place.shape, *v.shape[4:]) - picked(v, place)
-            there = place.view(*place.shape, *[1] * (v.dim() - 4)).expand_as(one)
-            change[k] = torch.zeros_like(v).scatter(3, there, one)
-        count = work.fit.new_zeros(len(place), *self.of.wide).scatter(-1, place, 1.0)
-        groups = state.groups.clone()
-        for i, at in enumerate(self.of.spans):
-            groups[..., 1 + i] = place[:, -1, :, i] - at.start
-        told = Blocks(scaled(weight, change), scaled(weight, {"": count})[""], work.fit)
-        return state._replace(groups=groups), told
-
-    def merge(self, task: Task, coord: Coord, up: Blocks, roster: Roster) -> tuple[Coord, Facts]:
-        by, offset = torch.where(up.weight > 0, up.weight, 1), {}
-        for k, v in coord.offset.items():
-            one = by.view(*by.shape, *[1] * (v.dim() - 3))
-            again = (coord.params[k] - coord.base[k])[:, None, None]  # nobody's begins again
-            empty = (up.weight == 0).view(one.shape)
-            offset[k] = torch.where(empty, again, v + up.change[k] / one)
-        return coord._replace(parted=torch.ones_like(coord.parted), offset=offset, fit=up.fit), {}
-
-    def settle(self, task: Task, state: State, down: Centred) -> State:
-        return self.of.settle(task, state, down)
-
-
-def rest_of(down: Centred, times: int) -> Params:
-    return repeated({k: v for k, v in down.params.items() if k not in down.centres}, times)
+def _joined(one: Params, other: Params) -> Params:
+    return tree_map(lambda a, b: torch.cat([a, b], 1), one, other)

@@ -104,7 +104,7 @@ class CFL(Method[Own, Groups, Work, Down, Up]):
         alike = unit @ unit.T
         same = coord.group[:, None] == coord.group
         moved, longest = _mean(same, flat, up.weight).norm(dim=1), _most(length, same & here)
-        told = (same & here).any(1)
+        answered = (same & here).any(1)
         due = (moved < self.eps1) & (longest > self.eps2) & ~(same & ~here).any(1)
         due = due & (same.sum(1) > self.smallest) & (coord.rounds >= self.after)
         group, split = coord.group, due
@@ -120,8 +120,8 @@ class CFL(Method[Own, Groups, Work, Down, Up]):
         facts = {
             "group": Fact(group, ("site",), GROUP, every=True),
             "split": Fact(split, ("site",), GROUP_SPLIT, every=True),
-            "moved": Fact(torch.where(told, moved, torch.nan), ("site",), GROUP_MOVED, every=True),
-            "longest": Fact(torch.where(told, longest, torch.nan), ("site",), GROUP_LONGEST, every=True),
+            "moved": Fact(torch.where(answered, moved, torch.nan), ("site",), GROUP_MOVED, every=True),
+            "longest": Fact(torch.where(answered, longest, torch.nan), ("site",), GROUP_LONGEST, every=True),
             "alike": per_pair(alike, ALIKE, here & here[:, None]),
         }
         return Groups(models, group, coord.rounds + 1), facts

@@ -23,10 +23,10 @@ from vitrail.core.exchange import SiteContext, Stage, training
 from vitrail.core.facts import INPUT_FACTOR, INPUT_SHIFT, OUTPUT_FACTOR, OUTPUT_SHIFT
 from vitrail.core.optimizers import ExtraGrad
 from vitrail.core.task import Batch, Task
-from vitrail.core.tensors import Params, proximal_term
+from vitrail.core.tensors import proximal_term
 from vitrail.methods.blocks.basics import Reveal
 from vitrail.methods.blocks.newcomer import PRIVATE, Newcomer, identity
-from vitrail.methods.fedavg import FedAvg, Own, Work
+from vitrail.methods.fedavg import FedAvg, Work
 
 MEANS = {
     "input.shift": (("site", "input"), INPUT_SHIFT),
@@ -34,10 +34,6 @@ MEANS = {
     "output.shift": (("site", "output"), OUTPUT_SHIFT),
     "output.scale": (("site", "output"), OUTPUT_FACTOR),
 }
-
-
-def layers(task: Task, state: Own) -> Params:
-    return task.select(state.params, PRIVATE)
 
 
 @dataclass(frozen=True)
@@ -55,7 +51,7 @@ class IFedAvg(FedAvg):
         what = "your private layers, which stay here until then: a shift and a factor for each column"
         if self.output != "no":
             what += " and answer; an answer's shift can be told before, from the shared last layer's change"
-        shown = Reveal(layers, MEANS.__getitem__, what)
+        shown = Reveal(lambda task, state: task.select(state.params, PRIVATE), MEANS.__getitem__, what)
         return training(self, rounds), Stage("publish", (shown,), 1, "private layers", "After training, once")
 
     def step(self, site: SiteContext, work: Work, batch: Batch) -> None:

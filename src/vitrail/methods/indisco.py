@@ -1,6 +1,7 @@
 """inDISCO (Naumova; later published as MyTH): prototypes that show what a site's model looks at, learned together.
 
-The network is that of nets/prototypes.py: d_p is the distance of prototype p to the nearest latent patch of a picture.
+The network is that of nets/prototype_network.py: d_p is the distance of prototype p to the nearest latent patch of a
+picture.
 
     loss        CrossEntropy + clst Clst + sep Sep + l1 |w_cp, p not of c|_1        a sum over rows, or their mean
                 Clst = min over p of the picture's own class, d_p;   Sep = - min over all other p, d_p
@@ -38,60 +39,36 @@ numbers: benchmarks/methods/results/same_as_myth.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from vitrail.core.declarations import Catalogue, Ge, WireRules
-from vitrail.core.exchange import Exchange, Method, Nothing, Roster, SiteContext, Stage, training
-from vitrail.core.facts import ALONE, OWN, SHARED, Facts
+from vitrail.core.exchange import Method, Stage, training
+from vitrail.core.facts import ALONE, OWN, SHARED
 from vitrail.core.losses import CrossEntropy
-from vitrail.core.optimizers import SGD, Adam, Optimizer, of_parameter
-from vitrail.core.task import Batch, Net, Task, carry_state
-from vitrail.core.tensors import Params, apply_update, clone, per_site, to_all
-from vitrail.methods.blocks.prototypes import nearest_patches, net_of, pulls, sparse_last
+from vitrail.core.optimizers import SGD, Adam, Optimizer
+from vitrail.core.task import Net, Task
+from vitrail.core.tensors import Params, clone, to_all
+from vitrail.methods.blocks.prototype_rounds import Coord, PrototypeRounds, Push, State, Work
+from vitrail.methods.blocks.prototypes import net_of
 from vitrail.methods.blocks.shortcut_signals import shows
-from vitrail.methods.fedavg import Averages, Shared
+from vitrail.methods.fedavg import Shared
 from vitrail.nets import ProtoNet
 
 SLOW = 1 / 30  # of the rate, for what moves slowly
 SHARES = {"no": 0, "prototypes": 2, "add-on": 3, "all": 4}  # of:
 GROUPS = ("prototypes", "head", "add_on", "features")
 ENDING = ("prototypes", "head")  # what push and last layer make anew
-
-
-class State(NamedTuple):
-    own: Annotated[Params, "those layers of your model that are not shared"]
-    local: Params  # the shared ones, before they were averaged; their changes are reported
-    shared: Params  # as they were received
-    ending: Annotated[Params, "the prototypes and the last layer that are made of your own pictures"]
-    alone: Annotated[Params, "the model that is trained on your pictures alone"]
-    alone_ending: Annotated[Params, "its prototypes and last layer, made of your own pictures"]
-    patches: Annotated[Tensor, "which of your pictures, and which place in it, each prototype is taken from"]
-    easy: Annotated[Tensor, "how well your pictures of each class were told after the warm-up"]  # [site, class]
-    memory: Annotated[Params, "what the optimiser remembers of your last batches"] = {}  # noqa: RUF012
-    alone_memory: Annotated[Params, "what the optimiser remembers of them for that model"] = {}  # noqa: RUF012
-
-
-class Coord(NamedTuple):
-    params: Params  # what is shared
-    offered: Params  # [site, ...]: models on their way round; forgotten after
-    offers: Tensor  # [site]: 1 where there is one
-
-
-class Work(NamedTuple):
-    params: Params
-    memory: Params
-    alone: Params
-    alone_memory: Params
+STILL = ("features", "head")  # in the warm-up
 
 
 @dataclass(frozen=True)
-class InDISCO(Method[State, Coord, Work, Shared, Any]):
+class InDISCO(PrototypeRounds, Method[State, Coord, Work, Shared, Any]):
     catalogue = Catalogue("inDISCO", tuning_grid={"clst": (0.4, 0.8), "sep": (0.08, 0.2)}, required_net="prototypes")
-    still: ClassVar[tuple[str, ...]] = ()  # groups that do not move
+    aggregation: ClassVar[Literal["sum", "each"]] = "each"  # of models that go round; while training the sum
     lr: Annotated[float, Ge(0)] | None = 3e-3
     share: Literal["no", "prototypes", "add-on", "all"] = "all"
     alone_too: bool = True
@@ -107,13 +84,11 @@ class InDISCO(Method[State, Coord, Work, Shared, Any]):
     invited: Annotated[int, Ge(1)] | None = None
 
     def plan(self, rounds: int) -> tuple[Stage, ...]:
-        given = {f.name: getattr(self, f.name) for f in fields(self)}
-        warming, ended = Warm(**given), WarmEnd(**given)
-        exchanges = (warming, ended) if self.warm > 1 else (ended,)
+        exchanges = (self.variant(Warm), self.variant(WarmEnd))[self.warm == 1 :]
         cycle = tuple((0,) if r < self.warm - 1 else (len(exchanges) - 1,) for r in range(self.warm))
         warm = Stage("warm-up", exchanges, self.warm, "warm-up", "First, in the warm-up", cycle)
         push = Stage("push", (Push(self),), 1, "prototypes", "After training, by yourself")
-        return warm, training(Joint(**given), rounds), push, *self.shown()
+        return warm, training(self.variant(Joint), rounds), push, *self.shown()
 
     def shown(self) -> tuple[Stage, ...]:
         return (Stage("show", shows(self), 1, "signs of a bias", "Last, once"),)
@@ -125,20 +100,21 @@ class InDISCO(Method[State, Coord, Work, Shared, Any]):
             return ("it trains by cross-entropy, and its last layer is convex in nothing else",)
         return ()
 
-    def training_optimizer(self, rule: Optimizer, net: Net) -> Optimizer:
-        if not isinstance(rule, SGD | Adam):
-            return rule
+    def training_optimizer(self, optimizer: Optimizer, net: Net) -> Optimizer:
+        if not isinstance(optimizer, SGD | Adam):
+            return optimizer
         slow = ("head", "features") if isinstance(net, ProtoNet) and net.pretrained else ("head",)
-        factors = dict.fromkeys((n for g in slow for n in net.groups.get(g, ())), SLOW) | dict(rule.factors)
-        if self.optimiser == "adam" and isinstance(rule, SGD):
-            return Adam(rule.lr, decay=rule.decay, factors=tuple(factors.items()))
-        return replace(rule, factors=tuple(factors.items()))
+        factors = dict.fromkeys((n for g in slow for n in net.groups.get(g, ())), SLOW) | dict(optimizer.factors)
+        if self.optimiser == "adam" and isinstance(optimizer, SGD):
+            return Adam(optimizer.lr, decay=optimizer.decay, factors=tuple(factors.items()))
+        return replace(optimizer, factors=tuple(factors.items()))
 
     @property
     def wire(self) -> WireRules:
-        """Beside what is averaged a model of its own is disclosed, if the site agrees. While training: Joint."""
+        """Beside what is averaged a model of its own is disclosed, if the site agrees."""
         own = {"alone" if self.compares else "own"} if self.travel else set()
-        return WireRules(weight_fields={"weight"}, disclosed_state={"local", *own}, per_site_messages=self.travel)
+        disclosed = {"local", *own}
+        return WireRules(self.aggregation, {"weight"}, disclosed_state=disclosed, per_site_messages=self.travel)
 
     @property
     def common(self) -> tuple[str, ...]:
@@ -155,152 +131,53 @@ class InDISCO(Method[State, Coord, Work, Shared, Any]):
         shared, like = task.select(every, self.common), task.like
         alone = clone(every) if self.compares else {}
         patches = torch.full((sites, 1 + self.compares, net.outputs * net.per_class, 2), -1, device=like.device)
-        return State(
-            {k: v for k, v in every.items() if k not in shared},
-            clone(shared),
-            shared,
-            clone(task.select(every, ENDING)),
-            alone,
-            clone(task.select(alone, ENDING)),
-            patches,
-            like.new_zeros(sites, net.outputs),
-            task.initial_state(every, shared),
-            task.initial_state(alone),
-        )
+        own = {k: v for k, v in every.items() if k not in shared}
+        endings = clone(task.select(every, ENDING)), alone, clone(task.select(alone, ENDING))
+        memory = task.initial_state(every, shared), task.initial_state(alone)
+        return State(own, clone(shared), shared, *endings, patches, like.new_zeros(sites, net.outputs), *memory)
 
     def coord(self, task: Task, sites: int) -> Coord:
         whole = to_all(task.start, sites)
         nothing = {k: torch.zeros_like(v, memory_format=torch.contiguous_format) for k, v in whole.items()}
         return Coord(clone(task.select(task.start, self.common)), nothing, task.like.new_zeros(sites))
 
-    @property
-    def averages(self) -> Averages:
-        return Averages(self.weights, self.invited)
-
-    def invite(self, task: Task, coord: Coord, roster: Roster) -> Tensor:
-        return self.averages.invite(task, Shared(coord.params), roster)
-
-    def send(self, task: Task, coord: Coord, roster: Roster) -> Shared:
-        """What does not move need not be sent."""
-        return self.averages.send(task, Shared(task.select(coord.params, task.others(self.still))), roster)
-
     def shared(self, coord: Coord) -> Params:
         return coord.params
 
-    def begin(self, site: SiteContext, state: State, down: Shared) -> Work:
-        params, alone = clone({**state.own, **state.shared, **down.params}), clone(state.alone)
-        return Work(
-            params, site.optimizer.state(params, state.memory), alone, site.optimizer.state(alone, state.alone_memory)
-        )
-
-    def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
-        for params, memory in ((work.params, work.memory), (work.alone, work.alone_memory)):
-            if params:
-                self.descend(site.task, params, memory, batch, site.optimizer)
-
-    def descend(self, task: Task, params: Params, memory: Params, batch: Batch, rule: Optimizer) -> None:
-        net = net_of(task)
-        out = net.forward(params, batch.x)
-        slope = task.through(params, out, task.loss.grad(out, batch), pulls(net, out, batch, self.clst, self.sep))
-        wrong = ~net.own(slope[net.HEAD])
-        slope[net.HEAD] += self.l1 * per_site(batch.w.sum((1, 2)), wrong[None]) * (params[net.HEAD].sign() * wrong)
-        held = task.select(params, task.others(self.still))
-        kept = {k: v for k, v in memory.items() if of_parameter(k) in held}
-        rule.apply(held, kept, {k: slope[k] for k in held})
-
-    def report(self, site: SiteContext, state: State, work: Work, down: Shared) -> tuple[State, Any]:
-        kept = state._replace(
-            own={k: work.params[k] for k in state.own},
-            local={k: work.params[k] for k in state.local},
-            alone=work.alone,
-            memory=carry_state(work.memory, state.memory),
-            alone_memory=carry_state(work.alone_memory, state.alone_memory),
-        )
-        return kept, self.averages.say(work.params, down, site.rows) if down.params else Nothing()
-
-    def merge(self, task: Task, coord: Coord, up: Any, roster: Roster) -> tuple[Coord, Facts]:
-        if not coord.params:
-            return coord, {}
-        after = apply_update({k: coord.params[k] for k in up.change}, up.change, up.weight)
-        return coord._replace(params={**coord.params, **after}), {}
-
-    def settle(self, task: Task, state: State, down: Shared) -> State:
-        shared = {**state.shared, **down.params}
-        whole, alone = {**state.own, **shared}, {k: state.alone[k] for k in state.alone_ending}
-        return state._replace(shared=shared, ending={k: whole[k] for k in state.ending}, alone_ending=alone)
-
     def models(self, task: Task, state: State) -> dict[str, Params]:
-        found = {OWN: {**state.own, **state.shared, **state.ending}}
+        models = {OWN: {**state.own, **state.shared, **state.ending}}
         if self.share != "no":
-            found[SHARED] = {**state.own, **state.shared}
+            models[SHARED] = {**state.own, **state.shared}
         if self.compares:
-            found[ALONE] = {**state.alone, **state.alone_ending}
-        return found
+            models[ALONE] = {**state.alone, **state.alone_ending}
+        return models
 
     def patches(self, state: State) -> dict[str, Tensor]:
         """See Pushes."""
         return dict(zip((OWN, ALONE), state.patches.unbind(1), strict=False))
 
-    def apart(self, state: State) -> Params:
-        """What a site learned by itself, before any push: alone, or its model before the last averaging."""
-        return state.alone if self.compares else {**state.own, **state.local}
-
 
 class Joint(InDISCO):
     """Rounds in which everything moves."""
 
-    @property
-    def wire(self) -> WireRules:
-        return replace(super().wire, aggregation="sum")
+    aggregation: ClassVar[Literal["sum", "each"]] = "sum"
 
 
-class Warm(Joint):
+class Warm(InDISCO):
     """Rounds in which add-on layers and prototypes move."""
 
     name: ClassVar[str] = "warm"
-    still: ClassVar[tuple[str, ...]] = ("features", "head")
+    aggregation: ClassVar[Literal["sum", "each"]] = "sum"
+    still: ClassVar[tuple[str, ...]] = STILL
 
 
-class WarmEnd(Warm):
-    """The last of them: how well each class is told by now, [site, class], 0 where too few pictures would tell."""
+class WarmEnd(InDISCO):
+    """The last of them, in which sites measure how well each class is told by now."""
 
     name: ClassVar[str] = "end"
-
-    def report(self, site: SiteContext, state: State, work: Work, down: Shared) -> tuple[State, Any]:
-        kept, up = super().report(site, state, work, down)
-        total, count = torch.zeros_like(state.easy), torch.zeros_like(state.easy)
-        for block in site.rows.blocks():
-            real = (block.w > 0).to(block.w)
-            out = site.task.net.forward(self.apart(kept), block.x, tape=False)
-            loss = site.task.loss.rows(out, block._replace(w=real)).clamp(min=torch.finfo(total.dtype).tiny)
-            total = total + (loss[..., None] * block.y * real).sum(1)
-            count = count + (block.y * real).sum(1)
-        return kept._replace(easy=torch.where(count >= self.least, total / count.clamp(min=1), 0)), up
-
-
-@dataclass(frozen=True)
-class Push(Exchange[State, Coord, Nothing, Nothing, Nothing]):
-    """Each site by itself: prototypes become patches of its pictures, and the last layer is fitted to them."""
-
-    wire = WireRules("sum")
-    of: InDISCO
-
-    def report(self, site: SiteContext, state: State, work: Nothing, down: Nothing) -> tuple[State, Nothing]:
-        net, of = net_of(site.task), self.of
-        models = [{**state.own, **state.shared}, state.alone][: 1 + of.compares]
-        endings, patches = [], []
-        for params in models:
-            taken, where = nearest_patches(net, params, site.rows)
-            pushed = params | {net.NAME: taken}
-            last = sparse_last(net, pushed, site.rows, of.l1, of.last)
-            endings.append({net.NAME: taken, net.HEAD: last})
-            patches.append(where)
-        kept = state._replace(
-            ending={k: endings[0][k] for k in state.ending},
-            alone_ending={k: endings[-1][k] for k in state.alone_ending},
-            patches=torch.stack(patches, 1),
-        )
-        return kept, Nothing()
+    aggregation: ClassVar[Literal["sum", "each"]] = "sum"
+    still: ClassVar[tuple[str, ...]] = STILL
+    measures_classes: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)

@@ -108,15 +108,15 @@ class Influence(Method[State, Models, Work, Down, Up]):
         site.optimizer.step(site.task, work.params, work.memory, batch)
 
     def report(self, site: SiteContext, state: State, work: Work, down: Down) -> tuple[State, Up]:
-        kept = State(work.params, work.before, carry_state(work.memory, state.memory))
-        return kept, Up(tree_map(torch.sub, work.params, select_own(down.models, down.own)), work.weights)
+        state = State(work.params, work.before, carry_state(work.memory, state.memory))
+        return state, Up(tree_map(torch.sub, work.params, select_own(down.models, down.own)), work.weights)
 
     def merge(self, task: Task, coord: Models, up: Up, roster: Roster) -> tuple[Models, Facts]:
         """This round's weights [user, site]; NaN where a user was away, or there was nothing to weigh."""
         here = roster.present
         models = tree_map(torch.add, coord.models, up.change)  # of who is away it is zero
-        told = {"influence": per_pair(up.weights, SHARE, (here & (coord.known.sum() > 0))[:, None])}
-        return Models(models, torch.where(here, 1.0, coord.known)), told
+        facts = {"influence": per_pair(up.weights, SHARE, (here & (coord.known.sum() > 0))[:, None])}
+        return Models(models, torch.where(here, 1.0, coord.known)), facts
 
     def settle(self, task: Task, state: State, down: Down) -> State:
         return State(state.params, {})
@@ -131,10 +131,10 @@ def _model(state: State, down: Down, j: int) -> Params:
     return {k: torch.where(per_site(mine, v), v, down.models[k][:, j]) for k, v in state.params.items()}
 
 
-def weigh(before: Tensor, after: Tensor, known: Tensor, own: Tensor) -> Tensor:
+def weigh(before: Tensor, after: Tensor, available: Tensor, own: Tensor) -> Tensor:
     """Losses before [user] and with each site's model [user, site] -> weights [user, site] that sum to 1."""
     gain = before[:, None] - after
-    useful = (gain > NONE * before[:, None].abs()) & gain.isfinite() & (known > 0)
+    useful = (gain > NONE * before[:, None].abs()) & gain.isfinite() & (available > 0)
     gain = torch.where(useful, gain, 0)
     total = gain.sum(1, keepdim=True)
     return torch.where(total > 0, gain / total.clamp(min=torch.finfo(gain.dtype).tiny), own)

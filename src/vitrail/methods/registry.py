@@ -7,63 +7,74 @@ installed, its method is known to the command line and to deployed sites. vitrai
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+import importlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from importlib.metadata import EntryPoint
+from typing import TYPE_CHECKING, Any
 
 from vitrail.core.declarations import LARGEST, describe, fits, hyperparameters
 from vitrail.core.errors import Problem, VitrailError, nearest
-from vitrail.core.exchange import Method
-from vitrail.methods.agreed_mix import AgreedMix
-from vitrail.methods.apfl import APFL
-from vitrail.methods.apple import APPLE
-from vitrail.methods.centralized import Centralized
-from vitrail.methods.centres import Centres
-from vitrail.methods.cfl import CFL
-from vitrail.methods.ditto import Ditto
-from vitrail.methods.fed_rod import FedRoD
-from vitrail.methods.fedavg import FedAvg
-from vitrail.methods.fedper import FedPer
-from vitrail.methods.fedprox import FedProx
-from vitrail.methods.fine_tune import FineTune
-from vitrail.methods.ifedavg import IFedAvg
-from vitrail.methods.indisco import InDISCO, InDISCOCentral
-from vitrail.methods.influence import Influence
-from vitrail.methods.local import Local
-from vitrail.methods.moon import Moon
-from vitrail.methods.ripfl import RIPFL
-from vitrail.methods.scaffold import Scaffold
-from vitrail.methods.vertical import PARTIES, PARTIES_DEFAULT
-from vitrail.methods.weight_erosion import WeightErosion
+from vitrail.methods.vertical import PARTIES
 from vitrail.storage.toml import read_value
 
-AnyMethod = Method[Any, Any, Any, Any, Any]
+if TYPE_CHECKING:
+    from vitrail.core.exchange import AnyMethod
 
 
-class _Methods(dict[str, type[AnyMethod]]):
-    """By name; and as NAME:KEY=VALUE:... the same method with other hyperparameters, for a comparison with itself."""
+class _Methods(MutableMapping[str, "type[AnyMethod]"]):
+    """By name; and as NAME:KEY=VALUE:... the same method with other hyperparameters, for a comparison with itself.
 
-    def __contains__(self, name: object) -> bool:
-        return super().__contains__(name.partition(":")[0] if isinstance(name, str) else name)
+    A method that is given as "module:Class" is loaded, and torch with it, when it is first looked at: what is about
+    names alone does without.
+    """
 
-    def __missing__(self, name: str) -> type[AnyMethod]:
-        base, given = split_name(name)
-        if not given:
-            raise KeyError(name)
+    def __init__(self, places: Mapping[str, str]) -> None:
+        self._places: dict[str, str | type[AnyMethod]] = {**places}
+        self._variants: dict[str, type[AnyMethod]] = {}  # made so far, so that each is one class
+
+    def __getitem__(self, name: str) -> type[AnyMethod]:
+        if name in self._variants:
+            return self._variants[name]
+        if name not in self._places and ":" in name:
+            self._variants[name] = self._variant(*split_name(name))
+            return self._variants[name]
+        place = self._places[name]
+        if isinstance(place, str):
+            module, _, kind = place.partition(":")
+            place = self._places[name] = getattr(importlib.import_module(module), kind)
+        return place
+
+    def _variant(self, base: str, given: Mapping[str, Any]) -> type[AnyMethod]:
         kind = self[base]
         own = {k: hint for k, hint in hyperparameters(kind).items() if k in given}
         title = f"{kind.catalogue.title} ({', '.join(f'{k} {v}' for k, v in given.items())})"
         catalogue = dataclasses.replace(kind.catalogue, title=title)
         body = {"__module__": kind.__module__, "__annotations__": own, "catalogue": catalogue, "variant_of": kind}
-        body |= given
-        _variants[name] = dataclasses.dataclass(frozen=True)(type(kind.__name__, (kind,), body))
-        return _variants[name]
+        return dataclasses.dataclass(frozen=True)(type(kind.__name__, (kind,), {**body, **given}))
 
-    def __getitem__(self, name: str) -> type[AnyMethod]:
-        return _variants[name] if name in _variants else super().__getitem__(name)
+    def __setitem__(self, name: str, kind: type[AnyMethod]) -> None:
+        self._places[name] = kind
+
+    def __delitem__(self, name: str) -> None:
+        del self._places[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name.partition(":")[0] in self._places
+
+    def place_of(self, name: str) -> str:
+        """Where a method is defined, "module:Class"; it need not be loaded for this."""
+        place = self._places[name]
+        return place if isinstance(place, str) else class_place(place)
 
 
-_variants: dict[str, type[AnyMethod]] = {}  # made so far, so that each is one class
+def class_place(kind: type[Any]) -> str:
+    return f"{kind.__module__}:{kind.__qualname__}"
 
 
 def split_name(name: str) -> tuple[str, dict[str, Any]]:
@@ -79,34 +90,31 @@ def split_name(name: str) -> tuple[str, dict[str, Any]]:
 
 TABLE = _Methods(
     {
-        "local": Local,
-        "centralized": Centralized,
-        "fedavg": FedAvg,
-        "fedprox": FedProx,
-        "fedper": FedPer,
-        "apfl": APFL,
-        "scaffold": Scaffold,
-        "ditto": Ditto,
-        "fine_tune": FineTune,
-        "ifedavg": IFedAvg,
-        "weight_erosion": WeightErosion,
-        "influence": Influence,
-        "moon": Moon,
-        "fed_rod": FedRoD,
-        "apple": APPLE,
-        "cfl": CFL,
-        "ripfl": RIPFL,
-        "centres": Centres,
-        "agreed_mix": AgreedMix,
-        "indisco": InDISCO,
-        "indisco_central": InDISCOCentral,
+        "local": "vitrail.methods.local:Local",
+        "centralized": "vitrail.methods.centralized:Centralized",
+        "fedavg": "vitrail.methods.fedavg:FedAvg",
+        "fedprox": "vitrail.methods.fedprox:FedProx",
+        "fedper": "vitrail.methods.fedper:FedPer",
+        "apfl": "vitrail.methods.apfl:APFL",
+        "scaffold": "vitrail.methods.scaffold:Scaffold",
+        "ditto": "vitrail.methods.ditto:Ditto",
+        "fine_tune": "vitrail.methods.fine_tune:FineTune",
+        "ifedavg": "vitrail.methods.ifedavg:IFedAvg",
+        "weight_erosion": "vitrail.methods.weight_erosion:WeightErosion",
+        "influence": "vitrail.methods.influence:Influence",
+        "moon": "vitrail.methods.moon:Moon",
+        "fed_rod": "vitrail.methods.fed_rod:FedRoD",
+        "apple": "vitrail.methods.apple:APPLE",
+        "cfl": "vitrail.methods.cfl:CFL",
+        "ripfl": "vitrail.methods.ripfl:RIPFL",
+        "centres": "vitrail.methods.centres:Centres",
+        "agreed_mix": "vitrail.methods.agreed_mix:AgreedMix",
+        "indisco": "vitrail.methods.indisco:InDISCO",
+        "indisco_central": "vitrail.methods.indisco:InDISCOCentral",
     }
 )
 
 DEFAULT = "fedavg"  # of a study that names no method
-
-__all__ = ["DEFAULT", "PARTIES", "PARTIES_DEFAULT", "TABLE", "AnyMethod", *(kind.__name__ for kind in TABLE.values())]
-
 
 GROUP = "vitrail.methods"  # of entry points
 _origins: dict[str, tuple[str, str]] = {}  # method -> package and version that brought it
@@ -116,6 +124,8 @@ _broken: dict[str, str] = {}  # method -> why it could not be loaded
 def add_installed(entries: Iterable[EntryPoint]) -> None:
     """What other packages bring. One that cannot be loaded is told when it is asked for; no name is taken twice."""
     for entry in entries:
+        from vitrail.core.exchange import Method
+
         package = (entry.dist.name, entry.dist.version) if entry.dist else (entry.module, "")
         if entry.name in TABLE:
             _broken[f"{entry.name} of {package[0]}"] = f"there is a method {entry.name!r} already."
@@ -134,13 +144,12 @@ def origin(name: str) -> tuple[str, str] | None:
     return _origins.get(name)
 
 
-add_installed(entry_points(group=GROUP))
-
-
 def name_of(method: AnyMethod) -> str:
     """The method's name in the table."""
-    for name, kind in TABLE.items():
-        if kind in (type(method), getattr(method, "variant_of", None)):
+    kinds = [kind for kind in (type(method), getattr(method, "variant_of", None)) if kind]
+    places = {class_place(kind) for kind in kinds}
+    for name in TABLE:
+        if TABLE.place_of(name) in places and TABLE[name] in kinds:
             return name
     what = f"{type(method).__name__} is not in the table of methods."
     raise VitrailError(
@@ -172,18 +181,20 @@ def problems(
     if ":" in name:
         base, beside = split_name(name)
         return problems(base, {**beside, **given}, where, table)
-    fields, found = hyperparameters(table[name]), []
+    if not given:
+        return []  # its defaults, which need not be loaded for this
+    fields, wrong = hyperparameters(table[name]), []
     for k, v in given.items():
         if k not in fields:
-            found.append(Problem(f"{where}.{k}", f"{name} has no hyperparameter {k!r}.", nearest(k, fields)))
+            wrong.append(Problem(f"{where}.{k}", f"{name} has no hyperparameter {k!r}.", nearest(k, fields)))
         elif not fits(v, fields[k]):
-            found.append(Problem(f"{where}.{k}", f"expected {describe(fields[k])}, got {_shown(v)}.", f"Correct {k}."))
-    if not found:
+            wrong.append(Problem(f"{where}.{k}", f"expected {describe(fields[k])}, got {_shown(v)}.", f"Correct {k}."))
+    if not wrong:
         try:
             table[name](**given)
         except ValueError as error:
-            found.append(Problem(where, f"{error}.", "Remove or correct it."))
-    return found
+            wrong.append(Problem(where, f"{error}.", "Remove or correct it."))
+    return wrong
 
 
 def build_party(name: str, given: Mapping[str, Any] | None = None) -> Any:
@@ -192,8 +203,8 @@ def build_party(name: str, given: Mapping[str, Any] | None = None) -> Any:
     >>> build_party("split", {"hidden": (8,)}).hidden
     (8,)
     """
-    if found := problems(name, given or {}, "method", PARTIES):
-        raise VitrailError("the method cannot be used", found)
+    if wrong := problems(name, given or {}, "method", PARTIES):
+        raise VitrailError("the method cannot be used", wrong)
     return PARTIES[name](**(given or {}))
 
 
@@ -203,9 +214,9 @@ def build(name: str, given: Mapping[str, Any] | None = None) -> AnyMethod:
     >>> build("fedprox", {"mu": 0.5}).mu
     0.5
     """
-    found = problems(name, given or {}, "method")
-    if found:
-        raise VitrailError("the method cannot be used", found)
+    wrong = problems(name, given or {}, "method")
+    if wrong:
+        raise VitrailError("the method cannot be used", wrong)
     return TABLE[name](**(given or {}))
 
 

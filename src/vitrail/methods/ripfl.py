@@ -31,8 +31,7 @@ models, one of them its own, can work out the other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import torch
@@ -41,13 +40,11 @@ from torch import Tensor
 from vitrail.core.declarations import Catalogue, Ge, Le, Needs, WireRules
 from vitrail.core.exchange import Method, Nothing, Roster, SiteContext, Stage, training
 from vitrail.core.facts import CHOSEN, OWN, RECEIVED, SHARE, SIMILARITY, SURE, UNCERTAINTY, Fact, Facts
-from vitrail.core.losses import CrossEntropy, Evidence, Loss, UncertaintyLoss
-from vitrail.core.random import mixed
-from vitrail.core.task import Batch, Out, Task, carry_state
-from vitrail.core.tensors import Params, clone, per_site, subtract, to_all
+from vitrail.core.losses import CrossEntropy, Evidence, Loss, PriorEvidence, UncertaintyLoss
+from vitrail.core.task import Batch, Task, carry_state
+from vitrail.core.tensors import Params, clone, overlay, per_site, subtract, to_all
 from vitrail.methods.blocks.basics import per_pair
-
-LEAST = 2  # models in a mix, where so many are chosen
+from vitrail.methods.blocks.similar_models import SimilarModels, cosines, rear_of
 
 
 class State(NamedTuple):
@@ -80,25 +77,8 @@ class Work(NamedTuple):
     prior: Tensor | Nothing  # [site, row, output]: lam e_g of every row; nothing where nothing is fused
 
 
-@dataclass(frozen=True, eq=False)
-class PriorEvidence:
-    """Evidence on top of what is known already."""
-
-    loss: Evidence
-    prior: Tensor  # [site, row, output]
-
-    def rows(self, out: Out, batch: Batch) -> Tensor:
-        return self.loss.rows(out, batch, self.prior)
-
-    def grad(self, out: Out, batch: Batch) -> Tensor:
-        return self.loss.grad(out, batch, self.prior)
-
-    def predictions(self, z: Tensor) -> Tensor:
-        return self.loss.predictions(z)
-
-
 @dataclass(frozen=True)
-class RIPFL(Method[State, Coord, Work, Down, Up]):
+class RIPFL(SimilarModels, Method[State, Coord, Work, Down, Up]):
     catalogue = Catalogue("RIPFL", tuning_grid={"lam": (0.1, 0.3, 1.0), "drawn": (1 / 3, 2 / 3)})
     name: ClassVar[str] = "front"
     wire = WireRules(score_fields={"doubt"}, disclosed_state={"params"})
@@ -117,9 +97,8 @@ class RIPFL(Method[State, Coord, Work, Down, Up]):
         """The front, but for every so many rounds; the first of these gives everyone the start."""
         if self.rear in (1, "never"):
             return (training(self, rounds),)
-        given = {f.name: getattr(self, f.name) for f in fields(self)}
         cycle = ((0,), *[(1,)] * (min(int(self.rear), rounds) - 1))
-        return (training(self, rounds)._replace(exchanges=(Whole(**given), self), cycle=cycle),)
+        return (training(self, rounds)._replace(exchanges=(self.variant(Whole), self), cycle=cycle),)
 
     def training_loss(self, loss: Loss) -> Loss:
         if not self.evidence or not isinstance(loss, CrossEntropy | Evidence):
@@ -135,8 +114,8 @@ class RIPFL(Method[State, Coord, Work, Down, Up]):
 
     def sends(self, task: Task) -> tuple[str, ...]:
         """Names of the parameters that a site is sent."""
-        kept = () if self.rear == 1 else rear_of(task)
-        return tuple(k for k in task.start if k not in kept)
+        rear = () if self.rear == 1 else rear_of(task)
+        return tuple(k for k in task.start if k not in rear)
 
     def state(self, task: Task, sites: int) -> State:
         params = clone(to_all(task.start, sites))
@@ -144,9 +123,8 @@ class RIPFL(Method[State, Coord, Work, Down, Up]):
         return State(params, rear, {}, task.initial_state(params, shared=params))
 
     def coord(self, task: Task, sites: int) -> Coord:
-        some = task.like
-        alone = torch.eye(sites, dtype=some.dtype, device=some.device)
-        return Coord(clone(to_all(task.start, sites)), some.new_ones(sites), alone)
+        alone = torch.eye(sites).to(task.like)
+        return Coord(clone(to_all(task.start, sites)), task.like.new_ones(sites), alone)
 
     def send(self, task: Task, coord: Coord, roster: Roster) -> Down:
         return Down(self.mixes(task, coord))
@@ -159,12 +137,12 @@ class RIPFL(Method[State, Coord, Work, Down, Up]):
         return {k: (coord.share @ v.reshape(len(v), -1)).view_as(v) for k, v in held.items()}
 
     def begin(self, site: SiteContext, state: State, down: Down) -> Work:
-        params = clone(_over(state.params, down.params))
+        params = clone(overlay(state.params, down.params))
         prior: Tensor | Nothing = Nothing()
         if self.lam and isinstance(site.task.loss, Evidence):
-            given = _over(state.params, {**state.rear, **down.params})
-            known = [site.task.loss.evidence(site.task.output(given, block.x)) for block in site.rows.blocks()]
-            prior = self.lam * torch.cat(known, 1)
+            given = overlay(state.params, {**state.rear, **down.params})
+            evidence = [site.task.loss.evidence(site.task.output(given, block.x)) for block in site.rows.blocks()]
+            prior = self.lam * torch.cat(evidence, 1)
         return Work(params, site.optimizer.state(params, state.memory), prior)
 
     def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
@@ -177,17 +155,18 @@ class RIPFL(Method[State, Coord, Work, Down, Up]):
         site.optimizer.step(task, work.params, work.memory, batch)
 
     def report(self, site: SiteContext, state: State, work: Work, down: Down) -> tuple[State, Up]:
-        assert isinstance(site.task.loss, UncertaintyLoss)
-        total = torch.zeros_like(site.rows.total)
+        loss, total = site.task.loss, torch.zeros_like(site.rows.total)
+        assert isinstance(loss, UncertaintyLoss)
         for block in site.rows.blocks():
-            doubt = site.task.loss.uncertainty(site.task.output(work.params, block.x))
+            doubt = loss.uncertainty(site.task.output(work.params, block.x))
             total = total + (doubt * (block.w[..., 0] > 0)).sum(1)
-        kept = State(work.params, _over(state.rear, down.params), {}, carry_state(work.memory, state.memory))
-        return kept, Up(subtract(work.params, _over(state.params, down.params)), total / site.rows.total)
+        rear, memory = overlay(state.rear, down.params), carry_state(work.memory, state.memory)
+        change = subtract(work.params, overlay(state.params, down.params))
+        return State(work.params, rear, {}, memory), Up(change, total / site.rows.total)
 
     def merge(self, task: Task, coord: Coord, up: Up, roster: Roster) -> tuple[Coord, Facts]:
         here = roster.present
-        begun = _over(coord.models, self.mixes(task, coord))
+        begun = overlay(coord.models, self.mixes(task, coord))
         models = {k: torch.where(per_site(here, v), begun[k] + up.change[k], v) for k, v in coord.models.items()}
         doubt = torch.where(here, up.doubt, coord.doubt)
         alike, numbers = cosines(models)
@@ -204,38 +183,9 @@ class RIPFL(Method[State, Coord, Work, Down, Up]):
             facts["sure"] = Fact(sure, ("site",), SURE, every=True)
         return Coord(models, doubt, share), facts
 
-    def choose(self, doubt: Tensor, fit: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """[site] bool: who is of the surer half of those that are `fit` to be chosen, and who is chosen."""
-        place, many = ranked(torch.where(fit, doubt, torch.inf), key), fit.sum()
-        half = (many + 1) // 2
-        lots = ((many - half) * self.drawn).round().clamp(min=1 if self.drawn else 0)
-        sure = fit & (place < half)
-        if self.selection == "all":
-            return sure, fit
-        if self.selection == "random":
-            return sure, fit & (ranked((~fit).to(doubt), key) < half + lots)
-        others = fit & ~sure
-        return sure, sure | (others & (ranked((~others).to(doubt), key) < lots))
-
-    def mixed_of(self, alike: Tensor, doubt: Tensor, fit: Tensor, chosen: Tensor, roster: Roster) -> Tensor:
-        """[user, site]: of whose models each user's mix is made; its own last one where nobody is chosen."""
-        many, alone = chosen.sum().to(doubt), torch.eye(len(doubt), dtype=doubt.dtype, device=doubt.device)
-        low, high = torch.where(fit, doubt, torch.inf).amin(), torch.where(fit, doubt, -torch.inf).amax()
-        if self.takes is None:
-            part = torch.where(high > low, (doubt - low) / (high - low), 0).nan_to_num(1.0).clamp(0, 1)
-            count = torch.minimum((LEAST + (many - LEAST) * part).round(), many)
-        else:
-            count = many.clamp(max=self.takes).expand(len(doubt))
-        if self.similarity:
-            apart, lots = (-alike - alone).nan_to_num(torch.inf), roster.key
-        else:
-            apart, lots = torch.zeros_like(alike), mixed(roster.key[:, None], roster.seeds)
-        taken = chosen & (ranked(torch.where(chosen, apart, torch.inf), lots) < count[:, None])
-        return torch.where(many > 0, taken / count.clamp(min=1)[:, None], alone)
-
     def settle(self, task: Task, state: State, down: Down) -> State:
         front = {k: down.params[k] for k in self.sends(task)}  # a word may hold more
-        return State(state.params, {}, _over(state.params, front))
+        return State(state.params, {}, overlay(state.params, front))
 
     def models(self, task: Task, state: State) -> dict[str, Params]:
         return {OWN: state.params, RECEIVED: state.received}
@@ -248,38 +198,3 @@ class Whole(RIPFL):
 
     def sends(self, task: Task) -> tuple[str, ...]:
         return tuple(task.start)
-
-
-def rear_of(task: Task) -> tuple[str, ...]:
-    """Names of the parameters that most rounds leave at the site: groups rear, head and output. Of a network that names
-    no rear: the head, and the layer before it if that is linear too and not the first, so that a front remains."""
-    groups = task.net.groups
-    names = {k for group in ("rear", "head", "output") for k in groups.get(group, ())}
-    if "rear" not in groups:
-        layers = list(dict.fromkeys(k.rpartition(".")[0] for k in groups.get("body", ())))
-        last = [k for k in groups.get("body", ()) if layers[1:] and k.rpartition(".")[0] == layers[-1]]
-        if any(task.start[k].dim() == 2 for k in last):
-            names |= set(last)
-    return tuple(k for k in task.start if k in names)
-
-
-def cosines(models: Params) -> tuple[Tensor, Tensor]:
-    """Of models [site, ...]: their cosines, [site, site], in double; and which are numbers throughout, [site]."""
-    flat = [v.reshape(len(v), -1).double() for v in models.values()]
-    product = torch.stack([v @ v.T for v in flat]).sum(0)
-    length = product.diagonal().sqrt()
-    return (product / (length * length[:, None])).clamp(-1, 1), length.isfinite()
-
-
-def ranked(values: Tensor, lots: Tensor) -> Tensor:
-    """[..., site]: the place of each, the lowest first. Those that differ by rounding alone stand by their lots: the
-    order of the sites changes nothing."""
-    by_lot = lots.expand(values.shape).argsort(-1)
-    level = (values / (16 * torch.finfo(values.dtype).eps)).round()
-    order = by_lot.gather(-1, level.gather(-1, by_lot).argsort(dim=-1, stable=True))
-    return order.argsort(-1)
-
-
-def _over(all_of_them: Mapping[str, Tensor], some: Mapping[str, Tensor]) -> Params:
-    """The first, in its order, with those of the second in place of its own."""
-    return {k: some.get(k, v) for k, v in all_of_them.items()}

@@ -95,7 +95,7 @@ class WeightErosion(EveryUser[Coord]):
     def merge(self, task: Task, coord: Coord, up: Up, roster: Roster) -> tuple[Coord, Facts]:
         here = roster.present
         models, watch = self.watched(coord, up, here)
-        told = self.facts(coord, up, here, watch)
+        facts = self.facts(coord, up, here, watch)
         coord = coord._replace(models=models, watch=watch)
         took = self.asked(coord) & here & here[:, None]  # [user, site]
         distance, vanished = distances({k: v[:, : len(here)] for k, v in up.update.items()}, took)
@@ -109,9 +109,9 @@ class WeightErosion(EveryUser[Coord]):
         alpha = torch.where(erodes, (alpha - erosion).clamp(min=0), alpha)
         counts = here * up.rows if self.size == "weight" else here.to(alpha)
         models = self.moved(coord.models, up.update, alpha * took, counts)
-        told |= {
+        facts |= {
             "alpha": per_pair(alpha, TRUST, coord.met + took > 0),
             "distance": per_pair(distance, DISTANCE, erodes),
             "vanished": per_user(vanished, VANISHED),
         }
-        return Coord(models, alpha, coord.met + took, watch), told
+        return Coord(models, alpha, coord.met + took, watch), facts

@@ -57,16 +57,16 @@ def _hazard_constants(z: Floats, y: Floats, w: Floats) -> Floats:
     intervals = z.shape[1]
     parts = np.c_[np.ones(intervals), np.eye(intervals)]  # [interval, parameter]
     penalty = np.r_[TIME_PENALTY, np.full(intervals, INTERVAL_PENALTY)]
-    found = np.zeros(intervals + 1)
+    constants = np.zeros(intervals + 1)
     for _ in range(STEPS):
-        h = 1 / (1 + np.exp(-(z + parts @ found).clip(-500, 500)))
-        slope = parts.T @ ((h - y) * w).sum(0) + penalty * found
+        h = 1 / (1 + np.exp(-(z + parts @ constants).clip(-500, 500)))
+        slope = parts.T @ ((h - y) * w).sum(0) + penalty * constants
         curvature = (parts.T * (h * (1 - h) * w).sum(0)) @ parts + np.diag(penalty)
         step = np.linalg.solve(curvature, slope).clip(-LONGEST, LONGEST)
-        found -= step
+        constants -= step
         if np.abs(step).max() < ENOUGH:
             break
-    return np.asarray(parts @ found, np.float64)
+    return np.asarray(parts @ constants, np.float64)
 
 
 def _class_constants(logs: Floats, y: Floats, w: Floats) -> Floats:

@@ -284,21 +284,21 @@ def score_risk(
     """How rows of low, middle and high risk fare at every site, [site], by the names of `times.risk_names`. `least`
     [site]: rows in place of FEWEST."""
     used = _usable(p, real)
-    told = []
+    scores = []
     for i, mine in enumerate(used):
         w = np.ones(int(mine.sum())) if weights is None else weights[i, mine]
-        told.append(
+        scores.append(
             survival.by_risk(np.asarray(y[i, mine], np.float64), p[i, mine], w, FEWEST if least is None else least[i])
         )
-    return dict(zip(survival.risk_names(p.shape[2]), np.array(told).reshape(len(y), -1).T, strict=True))
+    return dict(zip(survival.risk_names(p.shape[2]), np.array(scores).reshape(len(y), -1).T, strict=True))
 
 
 def _of_the_surest(right: NDArray[np.bool_], unsure: Floats, fewest: int) -> list[float]:
     """Accuracy for each of SUREST. Rows of the same doubt share their hits: their order says nothing."""
     group = np.unique(unsure, return_inverse=True)[1]
     hits = (np.bincount(group, right) / np.bincount(group))[np.sort(group)]
-    told = surest_shares(len(right), fewest)
-    return [float(hits[: surest(len(right), share)].mean()) if share in told else NAN for share in SUREST]
+    shares = surest_shares(len(right), fewest)
+    return [float(hits[: surest(len(right), share)].mean()) if share in shares else NAN for share in SUREST]
 
 
 def _usable(p: Floats, real: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -315,8 +315,8 @@ def score(
 ) -> dict[str, float]:
     """The named metrics of one site."""
     of, cut = (None if values is None else values[None] for values in (weights, thresholds))
-    found = score_all(names, y[None], p[None], np.ones((1, len(y)), dtype=bool), of, thresholds=cut)
-    return {n: float(v[0]) for n, v in found.items()}
+    scores = score_all(names, y[None], p[None], np.ones((1, len(y)), dtype=bool), of, thresholds=cut)
+    return {n: float(v[0]) for n, v in scores.items()}
 
 
 def baseline_scores(
@@ -362,9 +362,9 @@ def small_sample(rows: int, rare: int | None = None, word: str = "row", event: b
     """
     if rows >= FEW and (rare is None or rare >= RARE):
         return ""
-    said = f"{rows} {word}{'s' * (rows != 1)}"
+    words = f"{rows} {word}{'s' * (rows != 1)}"
     if rare is None or not rows:
-        return said
+        return words
     if event:
-        return f"{said}, {rare} with the event"
-    return f"{said}, all of one class" if rare == rows else f"{said}, {rare} of the rarest class"
+        return f"{words}, {rare} with the event"
+    return f"{words}, all of one class" if rare == rows else f"{words}, {rare} of the rarest class"

@@ -27,15 +27,15 @@ def standings(scores: Mapping[str, float], baselines: Mapping[str, float], lower
     """How well each site is served, larger is better: by skill; where no site's is known, by the score as it is. Sites
     without such a number are left out, unless all are."""
     skills = {site: skill(score, baselines.get(site, math.nan), lower) for site, score in scores.items()}
-    if known := {site: value for site, value in skills.items() if math.isfinite(value)}:
-        return known
+    if finite := {site: value for site, value in skills.items() if math.isfinite(value)}:
+        return finite
     return {site: -score if lower else score for site, score in scores.items() if math.isfinite(score)}
 
 
 def worst_site(scores: Mapping[str, float], baselines: Mapping[str, float], lower: bool) -> str | None:
     """The site that is served worst; the first of several; None without any score."""
-    found = standings(scores, baselines, lower)
-    return min(found, key=lambda site: found[site]) if found else None
+    ranking = standings(scores, baselines, lower)
+    return min(ranking, key=lambda site: ranking[site]) if ranking else None
 
 
 def no_better(score: float, baseline: float, lower: bool) -> bool:

@@ -63,10 +63,10 @@ def periods(y: Floats, intervals: int) -> Floats:
 
 def losses(y: Floats, p: Floats) -> Floats:
     """[row]: minus the logarithm of the likelihood; NaN where the answer is."""
-    known = np.concatenate([np.ones((len(p), 1)), p], 1)  # [row, end]
+    survival = np.concatenate([np.ones((len(p), 1)), p], 1)  # [row, end]
     row, done = np.arange(len(p)), np.minimum(lasted(y), p.shape[1])
-    free = known[row, done]
-    fell = free - known[row, np.minimum(done + 1, p.shape[1])]
+    free = survival[row, done]
+    fell = free - survival[row, np.minimum(done + 1, p.shape[1])]
     return np.asarray(-np.log(np.where(y > 0, fell, free).clip(SMALLEST, 1)))
 
 
@@ -76,8 +76,8 @@ def life_table(y: Floats, intervals: int, w: Floats | None = None) -> Floats:
     >>> life_table(np.array([0.5, -1.0, 1.5, -2.0]), 2).tolist()
     [0.75, 0.375]
     """
-    told, weight = periods(y, intervals), np.ones(len(y)) if w is None else w
-    events, risk = weight @ (told == 1), weight @ (told != UNKNOWN)
+    outcomes, weight = periods(y, intervals), np.ones(len(y)) if w is None else w
+    events, risk = weight @ (outcomes == 1), weight @ (outcomes != UNKNOWN)
     return np.asarray(np.cumprod(1 - events / np.where(risk > 0, risk, 1)))
 
 
@@ -129,9 +129,9 @@ def brier_at_ends(y: Floats, p: Floats, w: Floats) -> Floats:
 
 def integrated_brier(y: Floats, p: Floats, w: Floats) -> float:
     """The mean over the ends of intervals that somebody was followed to."""
-    found = brier_at_ends(y, p, w)
-    seen = np.isfinite(found)
-    return float(found[seen].mean()) if seen.any() else float("nan")
+    briers = brier_at_ends(y, p, w)
+    seen = np.isfinite(briers)
+    return float(briers[seen].mean()) if seen.any() else float("nan")
 
 
 def followed(y: Floats, w: Floats) -> Floats:

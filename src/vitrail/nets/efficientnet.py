@@ -52,7 +52,7 @@ def _field() -> int:
     return field
 
 
-LATTICE = (32, 15.5, _field())  # stride, offset and field of cells (nets/prototypes.py)
+LATTICE = (32, 15.5, _field())  # stride, offset and field of cells (nets/prototype_network.py)
 
 
 class Weights(NamedTuple):

@@ -65,14 +65,14 @@ class Module:
     units: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        found = []
+        problems = []
         for name, part in self.module.named_modules():
             for kind, (why, instead) in REFUSED.items():
                 if isinstance(part, kind) and part.training and getattr(part, "p", 1) > 0:
                     what = f"a {type(part).__name__} in training mode {why}."
-                    found.append(Problem(f"layer {name or '(the whole)'}", what, f"Use {instead}, or .eval()."))
-        if found:
-            raise VitrailError("the network cannot be trained over sites", found)
+                    problems.append(Problem(f"layer {name or '(the whole)'}", what, f"Use {instead}, or .eval()."))
+        if problems:
+            raise VitrailError("the network cannot be trained over sites", problems)
 
     @cached_property
     def module(self) -> nn.Module:
@@ -94,11 +94,11 @@ class Module:
     def groups(self) -> dict[str, tuple[str, ...]]:
         free = [n for n, p in self.module.named_parameters() if p.requires_grad]
         named = dict(self.named) if "head" in self.named or not self.head else {**self.named, "head": (self.head,)}
-        found: dict[str, tuple[str, ...]] = {"input": tuple(self._end_shapes("input"))}
+        groups: dict[str, tuple[str, ...]] = {"input": tuple(self._end_shapes("input"))}
         for group, starts in named.items():
-            found[group] = tuple(n for n in free if any(n == s or n.startswith(f"{s}.") for s in starts))
-        taken = {n for names in found.values() for n in names}
-        ordered = {"input": found.pop("input"), "body": tuple(n for n in free if n not in taken), **found}
+            groups[group] = tuple(n for n in free if any(n == s or n.startswith(f"{s}.") for s in starts))
+        taken = {n for names in groups.values() for n in names}
+        ordered = {"input": groups.pop("input"), "body": tuple(n for n in free if n not in taken), **groups}
         ordered["output"] = tuple(self._end_shapes("output"))
         return {g: names for g, names in ordered.items() if names}
 
@@ -138,11 +138,11 @@ class Module:
         with torch.enable_grad():
             if x.device.type == "cpu":
                 leaves = [{k: v.detach().requires_grad_() for k, v in _of(params, i).items()} for i in sites]
-                told = [self._one(leaf, x[i]) for i, leaf in enumerate(leaves)]
+                outputs = [self._one(leaf, x[i]) for i, leaf in enumerate(leaves)]
             else:
                 leaves = [{k: v.detach().requires_grad_() for k, v in params.items()}]
-                told = [vmap(self._one)(leaves[0], x)]
-        zs, features = [z for z, _ in told], [f for _, f in told]
+                outputs = [vmap(self._one)(leaves[0], x)]
+        zs, features = [z for z, _ in outputs], [f for _, f in outputs]
         joined = torch.stack if x.device.type == "cpu" else torch.cat  # one site each, or all of them
         return Out(joined(zs).detach(), joined(features).detach(), ModuleTape(leaves, zs, features))
 

@@ -65,11 +65,11 @@ def error_feedback(ex: AnyExchange, report: Shapes, how: Short, sites: int, like
     return out
 
 
-def compress(up: Any, kept: Params, how: Short) -> tuple[Params, Params]:
+def compress(up: Any, residual: Params, how: Short) -> tuple[Params, Params]:
     """At the site: what crosses of a report [site, ...], and what is remembered after it."""
-    out, after = {}, dict(kept)
+    out, after = {}, dict(residual)
     for name, v in flatten(up):
-        lost = kept.get(f"{LOST}/{name}")
+        lost = residual.get(f"{LOST}/{name}")
         if lost is None:
             out[name] = v
             continue
@@ -79,10 +79,10 @@ def compress(up: Any, kept: Params, how: Short) -> tuple[Params, Params]:
             parts["whole"] = parts["whole"].view(v.shape)
         else:
             matrix = whole.reshape(len(v), v.shape[1], -1)  # [site, row, column]
-            left = torch.linalg.qr(matrix @ kept[f"{START}/{name}"])[0]
+            left = torch.linalg.qr(matrix @ residual[f"{START}/{name}"])[0]
             right = matrix.transpose(1, 2) @ left
             moved = right.abs().amax((1, 2), keepdim=True) > 0  # from nothing no power step leads anywhere
-            after[f"{START}/{name}"] = torch.where(moved, right, kept[f"{START}/{name}"])
+            after[f"{START}/{name}"] = torch.where(moved, right, residual[f"{START}/{name}"])
             parts = {"left": left, "right": right}
         named = {f"{name}/{k}": part for k, part in parts.items()}
         rest = whole - _read(named, name, v, how)

@@ -81,11 +81,11 @@ class Guards:
             else {}
         )
 
-    def written(self, ex: AnyExchange, up: Any, kept: Params) -> tuple[Any, Params, Params]:
+    def written(self, ex: AnyExchange, up: Any, guard_state: Params) -> tuple[Any, Params, Params]:
         """At the site: the report as it will be read, as it crosses, and what is remembered."""
         if not self.compress or not self.guard(ex):
             return up, {}, {}
-        crossed, after = compression.compress(up, kept, self.compress)
+        crossed, after = compression.compress(up, guard_state, self.compress)
         return compression.decompress(up, crossed, self.compress), crossed, after
 
     def read(self, ex: AnyExchange, up: Any, crossed: Params) -> Any:
@@ -211,8 +211,8 @@ def stacked(up: Any, parts: Tensor) -> Any:
 def with_middle(ex: AnyExchange, up: Any, middle: Tensor, weights: Tensor) -> Any:
     """A total whose change is this centre [number], for each unit that the parts [part, ...] count."""
     added = {k: v.sum(0) for k, v in flatten(up)}
-    found = with_changes(ex, up, middle * weights.sum().to(middle))
-    return unflatten(up, added | {k: v for k, v in flatten(found) if k in changes(ex, up)})
+    changed = with_changes(ex, up, middle * weights.sum().to(middle))
+    return unflatten(up, added | {k: v for k, v in flatten(changed) if k in changes(ex, up)})
 
 
 def far_from_centre(parts: Tensor, off: Tensor) -> Facts:

@@ -61,29 +61,31 @@ class Generator:
         tails = words >> np.uint64(1)
         middle = (tails.astype(np.float64) + 0.5) * 2.0**-64
         z = -torch.special.ndtri(torch.from_numpy(middle)).numpy()
-        found = np.floor(deviation * z + 0.5)
+        whole = np.floor(deviation * z + 0.5)
         unsure = deviation * (MARGIN * (1 + z) + 2 / ((tails + 0.5) * np.maximum(z, 0.797)))
-        part = deviation * z + 0.5 - found
+        part = deviation * z + 0.5 - whole
         close = (part < unsure) | (part > 1 - unsure) | (tails < SMALL)
         if close.any():
             more = self.words(count, *name, "more")
             for i in close.nonzero()[0].tolist():
-                found[i] = _nearest_whole(deviation, (int(tails[i]) << 64) + int(more[i]))
-        signed: NDArray[np.int64] = np.where(words & np.uint64(1), -found, found).astype(np.int64)
+                whole[i] = _nearest_whole(deviation, (int(tails[i]) << 64) + int(more[i]))
+        signed: NDArray[np.int64] = np.where(words & np.uint64(1), -whole, whole).astype(np.int64)
         return signed
 
 
 def _nearest_whole(deviation: float, tail: int) -> int:
     """The whole number next to `deviation` times the quantile at a tail of (tail + 1/2) 2^-128."""
     middle = (tail + 0.5) * 2.0**-128
-    found = max(0, math.floor(-deviation * float(torch.special.ndtri(torch.tensor(middle, dtype=torch.double))) + 0.5))
+    nearest = max(
+        0, math.floor(-deviation * float(torch.special.ndtri(torch.tensor(middle, dtype=torch.double))) + 0.5)
+    )
     with localcontext(Context(prec=DIGITS)):
         p, half, by = (Decimal(tail) + Decimal("0.5")) / (1 << 128), Decimal("0.5"), Decimal(deviation)
-        while p < upper_tail((found + half) / by):
-            found += 1
-        while found and p >= upper_tail((found - half) / by):
-            found -= 1
-    return found
+        while p < upper_tail((nearest + half) / by):
+            nearest += 1
+        while nearest and p >= upper_tail((nearest - half) / by):
+            nearest -= 1
+    return nearest
 
 
 def upper_tail(x: Decimal) -> Decimal:

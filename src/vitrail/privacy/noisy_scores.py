@@ -65,5 +65,5 @@ def noisy_scores(
         raise ValueError("expected finite scores, a reach and noise above 0, and at least one answer")
     length = math.sqrt(plain.size) if together is None else together
     z = noise * math.sqrt(answers)
-    found = blurred(torch.from_numpy(plain / by), length, z, generator, "scores", *name).numpy()
-    return NoisyScores((found * by).clip(least, most), z * length * by, 1 / z**2)
+    noisy = blurred(torch.from_numpy(plain / by), length, z, generator, "scores", *name).numpy()
+    return NoisyScores((noisy * by).clip(least, most), z * length * by, 1 / z**2)

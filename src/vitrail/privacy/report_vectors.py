@@ -27,8 +27,8 @@ def changes(ex: AnyExchange, up: Any) -> dict[str, Tensor]:
 
 def counted(ex: AnyExchange, up: Any) -> Tensor | None:
     """[site]: how much each report counts, where that is one number."""
-    found = [v for k, v in flatten(up) if k.split("/")[0] in ex.wire.weight_fields]
-    return found[0] if len(found) == 1 and found[0].dim() == 1 else None
+    weights = [v for k, v in flatten(up) if k.split("/")[0] in ex.wire.weight_fields]
+    return weights[0] if len(weights) == 1 and weights[0].dim() == 1 else None
 
 
 def flat(ex: AnyExchange, up: Any) -> Tensor:

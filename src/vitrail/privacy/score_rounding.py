@@ -40,7 +40,7 @@ def patients(metric: str, of: ScoredRows) -> float:
     """How many patients a score counts: one of them moves it by at most one part in so many. NaN where no such number
     is known, and then the score does not leave."""
     loss = of.rows / LARGEST_LOSS
-    known = {
+    counts = {
         "accuracy": of.rows,
         "balanced_accuracy": of.classes * of.rare,
         "f1": of.rows / 3,  # one answer moves the F1 of its own class by two parts, and that of another by one
@@ -63,7 +63,7 @@ def patients(metric: str, of: ScoredRows) -> float:
         return of.rows * float(part) / 100
     if name == "free":  # of a third of the rows, by risk
         return of.rows / 3
-    return float(known.get(metric, math.nan)) or math.nan
+    return float(counts.get(metric, math.nan)) or math.nan
 
 
 def can_leave(metric: str) -> bool:

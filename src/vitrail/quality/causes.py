@@ -20,6 +20,7 @@ from vitrail.quality.checks.table import find_faults
 from vitrail.quality.repair.command import TO_TRY, say_flags
 from vitrail.quality.repair.effective_values import Floats
 from vitrail.quality.screening.result import LABEL
+from vitrail.stats.assignment import best_assignment
 
 MOST_ROWS = 20_000  # enough to tell which reading fits
 CLEAR, LIKELY = 8.0, 2.0  # how much log-likelihood a turned code must gain: unasked, and where a finding asks
@@ -148,10 +149,8 @@ def _with(rows: pd.DataFrame, name: str, values: Floats | pd.Series) -> pd.DataF
 
 def _best(score: Floats, rest: float, n: int) -> Recoding:
     """[level as coded, level it may mean] -> the assignment that explains most."""
-    from scipy.optimize import linear_sum_assignment  # takes a third of a second to load
-
-    coded, meant = linear_sum_assignment(-score - 1e-6 * np.eye(len(score)))  # a level without rows stays
-    before, after = float(np.trace(score)), float(score[coded, meant].sum())
+    meant = best_assignment(-score - 1e-6 * np.eye(len(score)))  # a level without rows stays
+    before, after = float(np.trace(score)), float(score[np.arange(len(score)), meant].sum())
     return Recoding(after - before, -(before + rest) / n, -(after + rest) / n, tuple(int(m) for m in meant))
 
 

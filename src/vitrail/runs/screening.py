@@ -17,7 +17,7 @@ from vitrail.core.errors import Problem, VitrailError
 from vitrail.data.encoding import clean_sites, fingerprint_rows
 from vitrail.data.schema import TableSchema
 from vitrail.engine.contract import WireEntry
-from vitrail.quality.screening import parts, screen
+from vitrail.quality.screening import parts
 from vitrail.quality.screening.result import Finding, Screening
 from vitrail.runs.folder import read_json, unreadable
 from vitrail.storage.atomic_files import write_atomically
@@ -78,6 +78,8 @@ def screening_key(
 def _screened(
     study: Study, cleaned: Mapping[str, pd.DataFrame], refuse: Collection[str], pseudonyms: Mapping[str, str] | None
 ) -> Screening:
+    from vitrail.quality.screening import screen  # with scipy, which `vitrail wire` needs not
+
     public_name = {site: (pseudonyms or {}).get(site, site) for site in cleaned}
     ranked = sorted(cleaned, key=lambda site: public_name[site]) if pseudonyms else list(cleaned)
     screening = screen({public_name[site]: cleaned[site] for site in ranked if site not in refuse}, study)

@@ -33,13 +33,13 @@ def interval(
     >>> round(mean, 3), round(low, 3), round(high, 3)
     (0.2, -0.048, 0.448)
     """
-    known = [v for v in values if not math.isnan(v)]
-    if not known:
+    finite = [v for v in values if not math.isnan(v)]
+    if not finite:
         return math.nan, math.nan, math.nan
-    n, mean = len(known), sum(known) / len(known)
+    n, mean = len(finite), sum(finite) / len(finite)
     if n < 2:
         return mean, math.nan, math.nan
-    variance = sum((v - mean) ** 2 for v in known) / (n - 1)
+    variance = sum((v - mean) ** 2 for v in finite) / (n - 1)
     error = math.sqrt(variance * (1 / n + test_share / (1 - test_share)))
     down, up = (float(stdtrit(n - 1, 1 - level * part)) * error for part in (below, 1 - below))
     return mean, max(mean - down, within[0]), min(mean + up, within[1])

@@ -109,13 +109,13 @@ def paired_mean(worth: Worth, players: int, asked: int, rng: np.random.Generator
 def _pairs(players: int, count: int, share: Floats, rng: np.random.Generator) -> tuple[Masks, int]:
     """Coalitions that hold player 0, all different, each standing for itself and its complement; and how many draws it
     took."""
-    found: dict[bytes, Masks] = {}
+    masks: dict[bytes, Masks] = {}
     draws = 0
-    while len(found) < count:
+    while len(masks) < count:
         size = rng.choice(np.arange(1, players), p=share)
         mask = np.zeros(players, dtype=bool)
         mask[rng.choice(players, size, replace=False)] = True
         mask = mask if mask[0] else ~mask
-        found.setdefault(mask.tobytes(), mask)
+        masks.setdefault(mask.tobytes(), mask)
         draws += 1
-    return np.array(list(found.values())), draws
+    return np.array(list(masks.values())), draws

@@ -11,6 +11,7 @@ from scipy.special import betaln, ndtr, ndtri, stdtr
 
 Numbers = NDArray[np.float64]
 Flags = NDArray[np.bool_]
+ROUNDING = 1e-17  # a term that is smaller, as a share of its sum, changes nothing
 EXACT = 30.0  # below so many expected in any of four cells, a probability is summed and not approximated
 
 
@@ -42,6 +43,30 @@ def deviance(a: Numbers, n: Numbers, b: Numbers, m: Numbers) -> Numbers:
     return np.sqrt(np.maximum(0.0, 2 * both))
 
 
+def log_choose(k: Numbers, y: Numbers) -> Numbers:
+    """The logarithm of the number of ways to take y of k."""
+    return np.asarray(-betaln(y + 1, k - y + 1) - np.log(k + 1))
+
+
+def at_least(x: Numbers, total: Numbers, marked: Numbers, drawn: Numbers) -> Numbers:
+    """The probability that among `drawn` of `total`, of which some are marked, x or more are marked (hypergeometric).
+
+    scipy.stats has it too, and takes half a second to load: before the first round of every run.
+
+    >>> at_least(np.array([2.0]), np.array([4.0]), np.array([2.0]), np.array([2.0])).round(6).tolist()
+    [0.166667]
+    """
+    at = np.maximum(x, drawn - (total - marked))
+    log = log_choose(marked, at) + log_choose(total - marked, drawn - at) - log_choose(total, drawn)
+    term = np.exp(np.where(at <= np.minimum(marked, drawn), log, -np.inf))
+    out = term.copy()
+    while (term > ROUNDING * out).any():
+        term = term * (marked - at) * (drawn - at) / ((at + 1) * (total - marked - drawn + at + 1))
+        at = at + 1
+        out += term
+    return np.minimum(out, 1.0)
+
+
 def compare_counts(a: Numbers, n: Numbers, b: Numbers, m: Numbers) -> Numbers:
     """|z| of a of n against b of m: Fisher's exact test, twice the smaller tail; 0 where nothing is known."""
     a, n, b, m = (np.asarray(x, np.float64) for x in np.broadcast_arrays(a, n, b, m))
@@ -55,10 +80,8 @@ def compare_counts(a: Numbers, n: Numbers, b: Numbers, m: Numbers) -> Numbers:
     least = np.minimum(np.minimum(n, m) * np.minimum(p, 1 - p), np.inf)
     small = there & (least < EXACT) & (plain > 1.5)
     if small.any():
-        from scipy.stats import hypergeom  # takes a second to load, and few verbs screen
-
         x, k, y, q = a[small], n[small], b[small], m[small]
-        tails = np.minimum(hypergeom.sf(x - 1, k + q, x + y, k), hypergeom.cdf(x, k + q, x + y, k))
+        tails = np.minimum(at_least(x, k + q, x + y, k), at_least(k - x, k + q, k + q - x - y, k))
         z[small] = as_z(np.nan_to_num(2 * tails, nan=1.0), plain[small])
     return z
 
@@ -66,12 +89,10 @@ def compare_counts(a: Numbers, n: Numbers, b: Numbers, m: Numbers) -> Numbers:
 def more_than(a: Numbers, n: Numbers, b: Numbers, m: Numbers, tried: Numbers) -> Numbers:
     """|z| of a of n being more than b of m, where the site chose the best of so many values that it tried."""
     a, n, b, m, tried = (np.asarray(x, np.float64) for x in np.broadcast_arrays(a, n, b, m, tried))
-    from scipy.stats import hypergeom
-
     plain = deviance(a, n, b, m)
     more = (n >= 1) & (m >= 1) & (a * m > b * n) & (plain > 1.5)
     tail = np.ones(a.shape)
-    tail[more] = hypergeom.sf(a[more] - 1, n[more] + m[more], a[more] + b[more], n[more]) * tried[more]
+    tail[more] = at_least(a[more], n[more] + m[more], a[more] + b[more], n[more]) * tried[more]
     large = np.sqrt(np.maximum(0.0, plain**2 - 2 * np.log(np.maximum(tried, 1))))
     return np.where(more, as_z(np.nan_to_num(tail, nan=1.0), large), 0.0)
 
@@ -86,11 +107,7 @@ def compare_odds(mine: Numbers, others: Numbers) -> float:
     if high <= low:
         return 0.0
     x = np.arange(low, high + 1)
-
-    def choose(k: float, y: Numbers) -> Numbers:
-        return np.asarray(-betaln(y + 1, k - y + 1) - np.log(k + 1))
-
-    log = choose(c, x) + choose(n - c, r - x) + choose(q, both - x) + choose(m - q, p - both + x)
+    log = log_choose(c, x) + log_choose(n - c, r - x) + log_choose(q, both - x) + log_choose(m - q, p - both + x)
     weight = np.exp(log - log.max())
     weight /= weight.sum()
     at = int(a - low)
@@ -152,9 +169,9 @@ def usual_spread(t: Numbers, df: Numbers) -> Numbers:
 def median_known(x: Numbers) -> Numbers:
     """Over the first axis, of what is not NaN; NaN where nothing is. (numpy's own is a hundred times slower.)"""
     x = np.sort(x, axis=0)  # NaN last
-    known = np.isfinite(x).sum(0)
+    finite = np.isfinite(x).sum(0)
     if not len(x):
         return np.full(x.shape[1:], np.nan)
-    low, high = np.maximum(known - 1, 0) // 2, np.minimum(known // 2, len(x) - 1)
+    low, high = np.maximum(finite - 1, 0) // 2, np.minimum(finite // 2, len(x) - 1)
     both = [np.take_along_axis(x, at[None], 0)[0] for at in (low, high)]
-    return np.where(known > 0, (both[0] + both[1]) / 2, np.nan)
+    return np.where(finite > 0, (both[0] + both[1]) / 2, np.nan)

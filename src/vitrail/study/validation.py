@@ -112,7 +112,7 @@ def _method_problems(raw: Mapping[str, Any], place: Callable[..., str]) -> Itera
     name, given = method.get("name"), {k: v for k, v in method.items() if k != "name"}
     if "name" not in method:
         yield Problem(place("method"), "'name' is missing.", nearest("", table))
-    elif isinstance(name, str) and name not in table and name in {**methods.TABLE, **methods.PARTIES}:
+    elif isinstance(name, str) and name not in table and (name in methods.TABLE or name in methods.PARTIES):
         whose = "sites with rows of different people, and the study has parties with columns of the same"
         whose = whose if parties else "parties with columns of the same people, and the study has none"
         yield Problem(place("method", "name"), f"{name} is for {whose}.", f"Valid here: {', '.join(table)}.")

@@ -103,7 +103,7 @@ def models(engine: Engine, moment: Snapshot) -> dict[str, dict[str, Tensor]]:
 
 def gap(one: Mapping[str, Mapping[str, Tensor]], other: Mapping[str, Mapping[str, Tensor]]) -> float:
     """The largest difference between two federations; sites and names must agree."""
-    sides = ({f"{s}: {k}": v for s, kept in side.items() for k, v in kept.items()} for side in (one, other))
+    sides = ({f"{s}: {k}": v for s, tensors in side.items() for k, v in tensors.items()} for side in (one, other))
     size, where = worst(*sides)
     if size == torch.inf:
         raise AssertionError(f"the two cannot be compared: {where}")
@@ -114,7 +114,7 @@ def worst(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> tuple[float
     """The largest difference between two sets of tensors, and where it is. What is no number must be so in both."""
     if missing := one.keys() ^ other.keys():
         return torch.inf, f"{min(missing)}, which only one of them has"
-    found = (0.0, "")
+    largest = (0.0, "")
     for name, v in one.items():
         w = other[name]
         if v.shape != w.shape:
@@ -123,5 +123,5 @@ def worst(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> tuple[float
         if not torch.equal(v.isnan(), w.isnan()):
             return torch.inf, f"{name}, which is no number in one of them"
         size = float((v - w).nan_to_num(0.0).abs().max()) if v.numel() else 0.0
-        found = max(found, (size, name), key=lambda f: f[0])
-    return found
+        largest = max(largest, (size, name), key=lambda f: f[0])
+    return largest

@@ -55,8 +55,8 @@ class _BrokenError(AssertionError):
     pass
 
 
-def _hold(kept: bool, what: str) -> None:
-    if not kept:
+def _hold(holds: bool, what: str) -> None:
+    if not holds:
         raise _BrokenError(what)
 
 
@@ -78,8 +78,8 @@ def only_declared_tensors_travel(trial: Trial) -> None:
         contract = run.engine.contracts[m.stage][m.place]
         declared, got = contract.down if m.way == "to site" else contract.up, spec_of(m.said)
         for name in sorted(declared.keys() | got.keys()):
-            said = f"tensor {name} {m.way} in stage {contract.stage} was declared as"
-            _hold(declared.get(name) == got.get(name), f"{said} {declared.get(name)}, and came as {got.get(name)}")
+            where = f"tensor {name} {m.way} in stage {contract.stage} was declared as"
+            _hold(declared.get(name) == got.get(name), f"{where} {declared.get(name)}, and came as {got.get(name)}")
         seen.add((m.stage, m.place, m.way))
     for s, stage in enumerate(run.engine.stages):
         for place in range(len(stage.exchanges)):
@@ -115,11 +115,11 @@ def identical_sites_get_identical_models(trial: Trial) -> None:
     run = trial.run([(name, x, y, w) for name in "abc"], task=still, training=training)
     if trial.method.catalogue.pools_rows:
         return  # one model for all
-    asked = torch.stack([m.present for m in run.moments], 1)  # [site, round]
+    invited = torch.stack([m.present for m in run.moments], 1)  # [site, round]
     for name, v in flatten(run.engine.settled(run.moments[-1])):
         for i, site in enumerate(run.engine.names):
             what = f"site {site} against site {run.engine.names[0]}, with the same rows,"
-            if torch.equal(asked[0], asked[i]):
+            if torch.equal(invited[0], invited[i]):
                 _same({name: v[0]}, {name: v[i]}, 10 * _rounding(trial), what)
 
 
@@ -129,12 +129,12 @@ def nothing_private_travels(trial: Trial) -> None:
     numbers that holds it. What the site started with or was told is no secret, nor are whole numbers. What the method
     itself says that its reports tell (WireRules.disclosed_state) is left out."""
     run = trial.whole
-    stages, known = run.engine.stages, NumberSearch(t for _, t in flatten(run.engine.start().state))
+    stages, public = run.engine.stages, NumberSearch(t for _, t in flatten(run.engine.start().state))
     shown = [m for m in run.messages if m.way == "from site" and not stages[m.stage].exchanges[m.place].consent]
     reports = NumberSearch(t for m in shown for _, t in flatten(m.said))
     for at, here in enumerate(run.heard):
         if isinstance(here, TrialMessage) and here.way == "to site":
-            known.add(t for _, t in flatten(here.said))
+            public.add(t for _, t in flatten(here.said))
         if not isinstance(here, Snapshot):
             continue
         later = [m for m in run.heard[at:] if isinstance(m, TrialMessage) and m.way == "to site"]
@@ -143,7 +143,7 @@ def nothing_private_travels(trial: Trial) -> None:
             if name.split("/")[0] in trial.method.wire.disclosed_state:
                 continue
             for i, mine in enumerate(value):
-                if not _says_something(mine) or known.hold(mine):
+                if not _says_something(mine) or public.hold(mine):
                     continue
                 what = f"{name}, which {run.engine.names[i]} keeps after {when(here.stage, here.round - 1)}, is in"
                 _hold(not reports.hold(mine), f"{what} a report, number for number")
@@ -289,14 +289,14 @@ def a_refusal_is_kept(trial: Trial) -> None:
     who, names = 1, [name for name, *_ in trial.rows]
     run = trial.run(absent=lambda s, r, place: [(s, place) in asking and i == who for i in range(trial.sites)])
     downs = [m for m in trial.whole.messages if m.way == "to site"]
-    known = NumberSearch(t for m in downs for _, t in flatten(m.said))
-    said = NumberSearch(t for m in run.messages for _, t in flatten(m.said))
-    said.add(f.value for m in run.moments for f in m.facts.values())
+    public = NumberSearch(t for m in downs for _, t in flatten(m.said))
+    sent = NumberSearch(t for m in run.messages for _, t in flatten(m.said))
+    sent.add(f.value for m in run.moments for f in m.facts.values())
     for m in trial.whole.messages:
         if (m.stage, m.place) in asking and m.way == "from site":
             for name, value in flatten(m.said):
-                secret = _says_something(value[who]) and not known.hold(value[who])
-                _hold(not (secret and said.hold(value[who])), f"{names[who]} refused to show {name}, and it was seen")
+                secret = _says_something(value[who]) and not public.hold(value[who])
+                _hold(not (secret and sent.hold(value[who])), f"{names[who]} refused to show {name}, and it was seen")
     for merge in run.merges:
         if (merge.stage, merge.place) not in asking:
             continue

@@ -102,8 +102,8 @@ class Trial:
         kind = type(self.method)
         given = {f.name: getattr(self.method, f.name) for f in fields(kind)}
         usual = {f.name: f.default for f in fields(kind)}
-        said = ", ".join(f"{k}={v!r}" for k, v in given.items() if v != usual[k])
-        return f"{kind.__name__}({said}) with the {self.net} and {self.optimiser}"
+        settings = ", ".join(f"{k}={v!r}" for k, v in given.items() if v != usual[k])
+        return f"{kind.__name__}({settings}) with the {self.net} and {self.optimiser}"
 
     @cached_property
     def task(self) -> Task:
@@ -233,8 +233,8 @@ class _Watched(Engine):
             return after, facts
 
         twin = copy.copy(exchange)
-        for name, heard in (("send", send), ("report", report), ("merge", merge)):
-            object.__setattr__(twin, name, heard)  # methods are frozen
+        for name, listening in (("send", send), ("report", report), ("merge", merge)):
+            object.__setattr__(twin, name, listening)  # methods are frozen
         return twin
 
 

@@ -24,19 +24,19 @@ WORTH = ["model", "metric", "value", "low", "high", "gain", "gain_low", "gain_hi
 def guest_values(
     study: Study,
     y: NDArray[np.float64],
-    said: Mapping[str, NDArray[np.float64]],
+    predictions: Mapping[str, NDArray[np.float64]],
     seed: int,
     draws: int = DRAWS,
     thresholds: NDArray[np.float64] | None = None,
 ) -> pd.DataFrame:
-    """y [row], said: model -> [row, class]; the first model is what the others gain over. A gain above 0 is better.
-    Decisions are made at these thresholds [class]. Last comes what always giving the same answer comes to."""
+    """y [row], predictions: model -> [row, class]; the first model is what the others gain over. A gain above 0 is
+    better. Decisions are made at these thresholds [class]. Last comes what always giving the same answer comes to."""
     truth = y if study.target.kind == "number" else y.astype(np.int64)
     rng, n = np.random.default_rng(key(seed, "worth")), len(y)
     picked = [np.arange(n)[None]] + [rng.integers(n, size=(k, n)) for k in _chunks(draws)]
     every = np.ones((max(map(len, picked)), n), dtype=bool)
-    found: dict[str, dict[str, NDArray[np.float64]]] = {}
-    for name, p in said.items():
+    by_model: dict[str, dict[str, NDArray[np.float64]]] = {}
+    for name, p in predictions.items():
         parts = [
             score_all(
                 study.metrics,
@@ -47,11 +47,11 @@ def guest_values(
             )
             for at in picked
         ]
-        found[name] = {m: np.concatenate([part[m] for part in parts]) for m in study.metrics}
-    first, rows = next(iter(found)), []
-    for name, scores in found.items():
+        by_model[name] = {m: np.concatenate([part[m] for part in parts]) for m in study.metrics}
+    first, rows = next(iter(by_model)), []
+    for name, scores in by_model.items():
         for m, v in scores.items():
-            gain = (v - found[first][m]) * (-1 if m in LOWER_IS_BETTER else 1)
+            gain = (v - by_model[first][m]) * (-1 if m in LOWER_IS_BETTER else 1)
             gains = (np.nan,) * 3 if name == first else _interval_of(gain)
             rows.append((name, m, *_interval_of(v), *gains))
     usual = baseline_scores(study.metrics, truth, len(study.target.levels))

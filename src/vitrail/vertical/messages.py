@@ -67,6 +67,41 @@ class Distances(NamedTuple):
     ]
 
 
+class Ask(NamedTuple):
+    """For the answers of a step; the rows are drawn alike at both ends."""
+
+    step: Annotated[int, "which step of training your answers are asked for"]
+
+
+class Keep(NamedTuple):
+    step: Annotated[int, "after which step of training you keep your state"]
+
+
+class Off(NamedTuple):
+    """For the answer at the guest's reference."""
+
+    reference: Annotated[int, "nothing but that your answer at your reference is asked for, which is about nobody"]
+
+
+class Open(NamedTuple):
+    """From the host: a table of locked answers for people who need not be in common."""
+
+    people: Annotated[int, "how many people will be looked up in it; not who"]
+
+
+class Refused(NamedTuple):
+    """From a guest, instead of an answer after training."""
+
+    why: Annotated[str, "that your ration is spent, and how much of it is left"]
+
+
+class Ended(NamedTuple):
+    asked: Annotated[int, "for how many rows your answers were asked after training"]
+
+
+CONTROL = (Ask, Keep, Off, Open, Refused, Ended)  # of host and guests; they hold nothing of rows
+
+
 def kind_of(message: Any) -> str:
     return type(message).__name__
 

@@ -19,7 +19,6 @@ from vitrail.core.errors import Problem, VitrailError
 from vitrail.data.encoding import rows_as_text
 from vitrail.data.readers.tables import clean
 from vitrail.study.model import Study
-from vitrail.vertical.training.dialogue import Wire
 from vitrail.vertical.training.host_model import TYPICAL, GuestAccess, HostModel, PredictedRows, answer_words, level_of
 from vitrail.vertical.training.knn import Knn
 from vitrail.vertical.training.party_side import (
@@ -32,6 +31,7 @@ from vitrail.vertical.training.party_side import (
     method_of,
 )
 from vitrail.vertical.training.terms import Terms
+from vitrail.vertical.wire import Wire
 
 BLOCK = 256  # rows asked about at a time
 
@@ -50,8 +50,8 @@ def knn_of(study: Study, rows: OwnRows, x: Tensor, terms: Terms, guests: Iterabl
         what = f"{lost} of the rows in common that are trained on have no outcome."
         hint = "Leave these rows out of the host's table: neighbours vote by their outcomes."
         raise VitrailError("neighbours need outcomes", [Problem(f"{rows.party}, {study.target.column}", what, hint)])
-    known = torch.from_numpy(np.nan_to_num(y))
-    return Knn(rows.party, x, known, terms.train, list(guests), method_of(study).k, wire)  # type: ignore[arg-type]
+    votes = torch.from_numpy(np.nan_to_num(y))
+    return Knn(rows.party, x, votes, terms.train, list(guests), method_of(study).k, wire)  # type: ignore[arg-type]
 
 
 @dataclass
@@ -108,14 +108,14 @@ class NeighbourModel(HostModel):
         study, ref = self.study, self.reference
         level = level_of(study, outcome)
         off = matrix(self.encoder, ref)[0]
-        told = self.knn.explain(places, list(study.features), groups_of(self.encoder), off)
+        explained = self.knn.explain(places, list(study.features), groups_of(self.encoder), off)
         shown = rows_as_text(rows.common.iloc[places.numpy()], study)
         hidden = np.full((len(shown), len(study.guests)), np.nan, object)
-        values, base = told.values, told.base_values
+        values, base = explained.values, explained.base_values
         if level is not None and level != study.target.levels[-1]:
             values, base = -values, 1 - base
         return replace(
-            told,
+            explained,
             values=values,
             base_values=base,
             data=np.concatenate([shown, hidden], 1),

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,32 +14,22 @@ from torch import Tensor
 
 from vitrail.core.errors import Problem, VitrailError
 from vitrail.runs.evaluation import decision_thresholds
-from vitrail.runs.folder import PARTIES, Folder, versions
-from vitrail.storage.atomic_files import private_folder, write_atomically
+from vitrail.runs.folder import Folder
+from vitrail.storage.atomic_files import write_atomically
 from vitrail.storage.csv_files import to_csv
 from vitrail.study.model import Study
-from vitrail.vertical.guest_value import guest_values
-from vitrail.vertical.local_guest import LocalGuest
+from vitrail.vertical.guest_value import WORTH, guest_values
 from vitrail.vertical.matching.match import Match
-from vitrail.vertical.matching.match import match as find_common
+from vitrail.vertical.matching.match import match as match_parties
 from vitrail.vertical.neighbour_model import NeighbourModel, knn_of
-from vitrail.vertical.run import (
-    LEDGER_FILE,
-    PLACES,
-    TABLES_AT,
-    Sides,
-    Tables,
-    VerticalRun,
-    build,
-    read_crossed,
-    read_info,
-    tally,
-)
-from vitrail.vertical.training.dialogue import Dialogue, MessageCount, Wire, lines, write_tensors
+from vitrail.vertical.run import Sides, Tables, VerticalRun, build
+from vitrail.vertical.store import LEDGER_FILE, PLACES, read_crossed, read_info, write_end, write_start
+from vitrail.vertical.training.dialogue import Dialogue
 from vitrail.vertical.training.host import answer_scores
 from vitrail.vertical.training.host_model import HostModel
 from vitrail.vertical.training.knn import Knn
-from vitrail.vertical.training.party_side import keep_secret, make_host, scored
+from vitrail.vertical.training.party_side import make_host, scored
+from vitrail.vertical.wire import Wire
 
 ALONE, TOGETHER = "host alone", "together"
 
@@ -68,29 +55,30 @@ def together(
     if not study.parties:
         what = "the study has no parties."
         raise VitrailError("cannot train", [Problem("[parties]", what, "For sites with rows of their own: federate.")])
-    chosen, folder, kept = study.seeds[0] if seed is None else seed, None, None
+    chosen, folder, before = study.seeds[0] if seed is None else seed, None, None
     path = None if out is None else Path(out)
     if path is not None:
         folder = Folder(path, resume=resume)
     begun = resume
     try:
         if folder is not None and resume:
-            assert path is not None
-            kept = _to_resume(path, study, chosen)
-            match = Match.read([path / "parties" / p / PLACES for p in study.parties], str(path))
-        found = match or find_common(study, tables)
+            before = _to_resume(folder.path, study, chosen)
+            match = Match.read([folder.path / "parties" / p / PLACES for p in study.parties], str(path))
+        places = match or match_parties(study, tables)
         if counted is not None:
-            counted(found)
-        sides = build(study, tables, found, chosen, path / "parties" if path is not None and resume else None)
-        run = _begin(study, found, sides, chosen, path, kept)
-        if folder is not None and kept is None:
+            counted(places)
+        sides = build(study, tables, places, chosen, folder.path / "parties" if folder is not None and resume else None)
+        run = VerticalRun.begin(study, places, sides, chosen, HostModel.of(study, sides.host, {}))
+        run.path, run.info = path, before or run.info
+        if folder is not None and before is None:
             begun = True
-            _write_start(folder, run, sides, data)
-        elif folder is not None and kept is not None and kept.get("finished"):
+            write_start(run, folder.path, data)
+            folder.log("matched", common=places.common)
+        elif folder is not None and before is not None and before.get("finished"):
             return VerticalRun.load(folder.path)
         _train(run, sides, folder, progress, resume)
         if folder is not None:
-            _write_end(folder, run, sides)
+            _end(run, folder)
         return run
     finally:
         if folder is not None:
@@ -109,37 +97,10 @@ def _to_resume(path: Path, study: Study, seed: int) -> dict[str, Any]:
     return info
 
 
-def _begin(
-    study: Study, found: Match, sides: Sides, seed: int, path: Path | None, kept: dict[str, Any] | None
-) -> VerticalRun:
-    terms = sides.talk.terms
-    said = asdict(terms) | {"offers": [list(o) for o in terms.offers]}
-    info = kept or {
-        "kind": PARTIES, "finished": False, "seed": seed, "method": dict(study.method), "host": study.host,
-        "guests": study.guests, "common": found.common, "lists": found.rows, "mark": found.mark, "terms": said,
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "versions": versions(), "left": {},
-    }  # fmt: skip
-    crossed: dict[tuple[str, str, str, str], MessageCount] = {}
-    for one in found.crossed:
-        way = ("match", one.sender, one.receiver, one.what)
-        crossed[way] = MessageCount(1, found.rows.get(one.what.removeprefix("list of "), 0), one.bytes)
-    model = HostModel.of(study, sides.host, {})
-    return VerticalRun(study, info, terms, found, model, pd.DataFrame(), crossed, path, sides)
-
-
-def _write_start(folder: Folder, run: VerticalRun, sides: Sides, data: str) -> None:
-    """Before anything is trained: what was agreed, each party's own places, a guest's secret."""
-    path = folder.path
-    for name, side in sides.guests.items():
-        keep_secret(path / "parties" / name, side.guest.secret)
-        side.guest.ration.path = path / "parties" / name / "ration.json"
-    for party in run.study.parties:
-        run.match.write(party, private_folder(path / "parties" / party) / PLACES)
-    write_atomically(path / "study.toml", run.study.to_toml())
-    write_atomically(path / LEDGER_FILE, to_csv(run.ledger))
-    write_atomically(path / "parties" / run.study.host / TABLES_AT, data, private=True)
-    write_atomically(path / "run.json", json.dumps(run.info, indent=1))
-    folder.log("matched", common=run.match.common)
+def _end(run: VerticalRun, folder: Folder) -> None:
+    common = run.match.common
+    write_end(run, folder.path, lambda text: folder.seal("finished", {"run.json": text}, common=common))
+    folder.drop_checkpoints()
 
 
 def _train(
@@ -154,74 +115,70 @@ def _train(
         folder.log("resumed", step=talk.resume(keep))
 
     def tick(done: int, of: int) -> None:
-        tally(run.crossed, "training", talk.wire.ledger)
+        run.tally("training")
         if folder is not None:  # what crossed did so, even if this step will be repeated
             write_atomically(folder.path / LEDGER_FILE, to_csv(run.ledger))
         if progress is not None:
             progress(done, of)
 
     talk.train(keep=keep, tick=tick)
-    test, off = scored(run.study, run.terms), {name: answer_scores(said)[0] for name, said in talk.off().items()}
-    run.model = HostModel.of(run.study, sides.host, off)
-    for name, side in sides.guests.items():
-        run.model.learn(name, test, LocalGuest(run.study, talk, side))
-    tally(run.crossed, "scoring", talk.wire.ledger)
-    run.scores = score(run, sides)
-    run.info["left"] = run.left()
+    run.model = HostModel.of(run.study, sides.host, answers_off(talk))
+    score_held_out(run, sides)
+
+
+def answers_off(talk: Dialogue) -> dict[str, Tensor]:
+    """[answer] of each guest that is there, with its columns at its reference."""
+    return {name: answer_scores(answer)[0] for name, answer in talk.off().items()}
 
 
 def _vote(run: VerticalRun, sides: Sides, knn: Knn) -> None:
     """Nothing is trained; each guest away costs one answer of its own, and held-out rows are asked about once more."""
     rows, test, guests = sides.host.rows, scored(run.study, run.terms), run.study.guests
     assert rows.outcome is not None
-    made = HostModel.of(run.study, sides.host, {})
-    kept = {"k": torch.tensor([knn.k])}
-    model = NeighbourModel(run.study, run.terms, made.encoder, kept, made.reference, made.people, {}, {}, {}, knn)
+    k = {"k": torch.tensor([knn.k])}
+    plain = run.model
+    model = NeighbourModel(run.study, run.terms, plain.encoder, k, plain.reference, plain.people, {}, {}, {}, knn)
     x = sides.host.host.columns[test]
     own = knn_of(run.study, rows, sides.host.host.columns, run.terms, [], Wire())
-    said = {ALONE: model.shares(own.predict(test)), TOGETHER: model.vote(x, test)}
-    said |= {f"{name} away": model.vote(x, test, [name]) for name in guests}
-    tally(run.crossed, "scoring", knn.wire.ledger)
+    shares = {ALONE: model.shares(own.predict(test)), TOGETHER: model.vote(x, test)}
+    shares |= {f"{name} away": model.vote(x, test, [name]) for name in guests}
+    run.tally("scoring")
     y = rows.outcome[rows.places][test.numpy()]
-    known = ~np.isnan(y)
+    present = ~np.isnan(y)
     run.model, run.info["left"] = model, run.left()
-    run.scores = guest_values(run.study, y[known], {name: p[known] for name, p in said.items()}, run.seed)
+    run.scores = guest_values(run.study, y[present], {name: p[present] for name, p in shares.items()}, run.seed)
 
 
-def score(run: VerticalRun, sides: Sides, some: Tensor | None = None) -> pd.DataFrame:
-    """On held-out rows whose outcome is known, or some of them: the host alone, together, and with each guest away. A
-    guest that told nothing of a row is taken at its usual answer."""
-    rows, test, model = sides.host.rows, scored(run.study, run.terms) if some is None else some, run.model
+def score_held_out(run: VerticalRun, sides: Sides) -> int:
+    """Guests are asked about held-out rows whose outcome the host knows, of others nobody need be asked, as far as
+    their rations go; then all is scored, on as many rows as all have told of. How many there were."""
+    rows, test = sides.host.rows, scored(run.study, run.terms)
     assert rows.outcome is not None
-    y = rows.outcome[rows.places][test.numpy()]
-    known = ~np.isnan(y)
+    test = test[torch.from_numpy(~np.isnan(rows.outcome[rows.places][test.numpy()]))]
+    fit, away = run.learn(test), sorted(sides.talk.mailbox.away)
+    run.tally("scoring")
+    some = test[: min((n for name, n in fit.items() if name not in away), default=len(test))]
+    run.scores = score(run, sides, some) if len(some) else pd.DataFrame(columns=WORTH)
+    run.info |= {"scored": len(some), "away": away, "left": run.left()}
+    return len(test)
+
+
+def score(run: VerticalRun, sides: Sides, test: Tensor) -> pd.DataFrame:
+    """On these held-out rows: the host alone, together, and with each guest away. A guest that told nothing of a row is
+    taken at its usual answer."""
+    rows, model = sides.host.rows, run.model
+    assert rows.outcome is not None
     alone = Dialogue(make_host(run.study, rows, run.terms, ()).host, [])
     alone.train()
-    x, told = sides.host.host.columns[test], dict[str, Tensor]()
-    for name, answers in model.told.items():
-        told[name] = torch.where(answers[test].isnan(), model.usual[name], answers[test])
-    said = {ALONE: alone.host.scores(alone.host.columns[test]), TOGETHER: model.scores(x, told)}
+    x, answers = sides.host.host.columns[test], dict[str, Tensor]()
+    for name, of_all in model.told.items():
+        answers[name] = torch.where(of_all[test].isnan(), model.usual[name], of_all[test])
+    z = {ALONE: alone.host.scores(alone.host.columns[test]), TOGETHER: model.scores(x, answers)}
     for name in model.told:
-        said[f"{name} away"] = model.scores(x, told | {name: model.usual[name].expand(len(test), -1)})
-    trained = np.delete(rows.outcome[rows.places], test.numpy())
+        z[f"{name} away"] = model.scores(x, answers | {name: model.usual[name].expand(len(test), -1)})
+    y = rows.outcome[rows.places]
+    trained = np.delete(y, test.numpy())
     levels = run.study.target.levels
     cut = decision_thresholds(run.study, trained[~np.isnan(trained)]) if levels else None
-    shares = {name: model.answers(z)[known] for name, z in said.items()}
-    return guest_values(run.study, y[known], shares, run.seed, thresholds=cut)
-
-
-def _write_end(folder: Folder, run: VerticalRun, sides: Sides) -> None:
-    """The finished run; run.json last, since it says so."""
-    path = folder.path
-    run.model.save(path / "parties" / run.study.host)
-    for name, side in sides.guests.items():
-        home = path / "parties" / name
-        write_tensors(home / "model.safetensors", side.guest.state())
-    wire = [{"party": p, **line._asdict()} for p in run.study.parties for line in lines(sides.talk, p)]
-    for name, frame in (("scores", run.scores), ("ledger", run.ledger), ("wire", pd.DataFrame(wire))):
-        write_atomically(path / f"{name}.csv", to_csv(frame))
-    run.info["finished"] = True
-    said = json.dumps(run.info, indent=1).encode()
-    folder.seal("finished", {"run.json": said}, common=run.match.common)
-    write_atomically(path / "run.json", said)
-    folder.drop_checkpoints()
+    shares = {name: model.answers(one) for name, one in z.items()}
+    return guest_values(run.study, y[test.numpy()], shares, run.seed, thresholds=cut)

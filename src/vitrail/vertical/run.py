@@ -1,19 +1,16 @@
-"""One run of a study with parties, for who has all their tables at hand: match, train, score, predict, explain.
+"""One run of a study with parties: match, train, score, predict, explain, save.
 
-    study.toml, run.json, scores.csv, ledger.csv, wire.csv, events.jsonl      what all may know
-    parties/NAME/*                                     private to that party: nobody else on the machine can read it
-
-A host's part: its places, its model and what guests told of each row (vertical/training/host_model.py). A guest's: its
-places, its weights, its encoding, its secret, its ration. While training, every side's last states, so that a run can
-be resumed.
+On one machine all parties are at hand. Between machines the host has the run, and its guests are at the other end of
+its mailbox (deploy/vertical/postrun.py), or away. The verbs are the same.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,22 +21,35 @@ from torch import Tensor
 
 from vitrail.analysis.explanations.rows import Explanation
 from vitrail.core.errors import Problem, VitrailError, nearest
-from vitrail.runs.folder import PARTIES
+from vitrail.runs.folder import PARTIES, Folder, versions
 from vitrail.runs.integrity import seal_again
 from vitrail.storage.atomic_files import write_atomically
 from vitrail.storage.csv_files import from_csv, to_csv
-from vitrail.storage.untrusted_files import read_text
 from vitrail.study.model import Study
-from vitrail.vertical.local_guest import LocalGuest, explain_guest
 from vitrail.vertical.matching.ids import spell, write
-from vitrail.vertical.matching.match import Match
+from vitrail.vertical.matching.match import Match, domain
 from vitrail.vertical.neighbour_model import NeighbourModel, build_knn
-from vitrail.vertical.training.dialogue import Dialogue, MessageCount, Way, read_tensors
-from vitrail.vertical.training.host_model import HostModel, PredictedRows
+from vitrail.vertical.shap import explain_guest
+from vitrail.vertical.store import (
+    LEDGER_FILE,
+    PLACES,
+    RATION,
+    TABLES_AT,
+    Crossed,
+    read_crossed,
+    read_info,
+    terms_from,
+    write_end,
+    write_start,
+)
+from vitrail.vertical.training.checkpoints import read_tensors
+from vitrail.vertical.training.dialogue import Dialogue
+from vitrail.vertical.training.host_model import GuestAccess, HostModel, PredictedRows
 from vitrail.vertical.training.knn import Knn
 from vitrail.vertical.training.party_side import (
     GuestSide,
     HostSide,
+    OwnRows,
     agree,
     keep_secret,
     make_guest,
@@ -49,39 +59,40 @@ from vitrail.vertical.training.party_side import (
     own_rows,
     scored,
 )
-from vitrail.vertical.training.terms import GuestOffer, Terms
+from vitrail.vertical.training.terms import Terms
+from vitrail.vertical.wire import MessageCount
 
 Tables = Mapping[str, pd.DataFrame]
 LEDGER = ["stage", "from", "to", "message", "messages", "rows", "bytes"]
-PLACES, LEDGER_FILE = "match.json", "ledger.csv"
-TABLES_AT = "tables.txt"  # in the host's own folder: where all tables were, on this machine
 
 
 class Sides(NamedTuple):
     host: HostSide
-    guests: dict[str, GuestSide]
+    guests: dict[str, GuestSide]  # of this machine
     talk: Dialogue
     knn: Knn | None = None  # where neighbours vote, and nothing is trained
 
 
-def build(study: Study, tables: Tables, found: Match, seed: int, home: Path | None) -> Sides:
+def build(study: Study, tables: Tables, match: Match, seed: int, home: Path | None) -> Sides:
     """Every side from its own table, its own places and what was agreed."""
     rows, problems = {}, []
     for party in study.parties:
         try:
-            rows[party] = own_rows(study, party, tables[party], found)
+            rows[party] = own_rows(study, party, tables[party], match)
         except VitrailError as error:
             problems += error.problems
     if problems:
         raise VitrailError("the tables of the parties cannot be used", problems)
-    terms = agree(study, found.common, [offer_of(study, rows[guest]) for guest in study.guests], seed)
+    terms = agree(study, match.common, [offer_of(study, rows[guest]) for guest in study.guests], seed)
     guests = {}
     for name in study.guests:
         drawn, place = simulated_secret(study, name), None if home is None else home / name
         secret = drawn if place is None else keep_secret(place, drawn)
-        guests[name] = make_guest(study, rows[name], terms, secret, None if place is None else place / "ration.json")
+        guests[name] = make_guest(study, rows[name], terms, secret, None if place is None else place / RATION)
     host = make_host(study, rows[study.host], terms)
     talk = Dialogue(host.host, [side.guest for side in guests.values()])
+    for name, program in talk.programs.items():
+        program.words, program.everybody = domain(study), guests[name].everybody(study)
     votes = method_of(study).joint == "neighbours"
     return Sides(host, guests, talk, build_knn(study, host, guests, talk.wire) if votes else None)
 
@@ -103,9 +114,28 @@ class VerticalRun:
     scores: (
         pd.DataFrame
     )  # vertical/guest_value.py: model, metric, value and gain over the host alone, each with its interval
-    crossed: dict[tuple[str, str, str, str], MessageCount] = field(repr=False)  # stage, from, to, message
+    crossed: Crossed = field(repr=False)
     path: Path | None = None
     sides: Sides | None = field(default=None, repr=False)
+
+    @classmethod
+    def begin(
+        cls, study: Study, match: Match, sides: Sides, seed: int, model: HostModel, here: Sequence[str] = ()
+    ) -> VerticalRun:
+        """Before it is trained or scored. `here`: whose folders this machine has, if not all."""
+        terms = sides.talk.terms
+        info = {
+            "kind": PARTIES, "finished": False, "seed": seed, "method": dict(study.method), "host": study.host,
+            "guests": study.guests, "common": match.common, "lists": match.rows, "mark": match.mark,
+            "terms": asdict(terms) | {"offers": [list(o) for o in terms.offers]},
+            "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "versions": versions(), "left": {},
+            **({"here": list(here)} if here else {}),
+        }  # fmt: skip
+        crossed: Crossed = {}
+        for one in match.crossed:
+            way = ("match", one.sender, one.receiver, one.what)
+            crossed[way] = MessageCount(1, match.rows.get(one.what.removeprefix("list of "), 0), one.bytes)
+        return cls(study, info, terms, match, model, pd.DataFrame(), crossed, None, sides)
 
     @property
     def seed(self) -> int:
@@ -114,6 +144,11 @@ class VerticalRun:
     @property
     def method(self) -> Any:
         return method_of(self.study)
+
+    @property
+    def on_one_machine(self) -> bool:
+        """Whether guests' parts are here too; else this is the host's run."""
+        return "here" not in self.info
 
     @property
     def ledger(self) -> pd.DataFrame:
@@ -134,12 +169,16 @@ class VerticalRun:
     def left(self) -> dict[str, dict[str, int]]:
         """What is left of each guest's ration."""
         if self.sides is not None:
-            return {name: side.guest.ration.left for name, side in self.sides.guests.items()}
+            return self.sides.talk.rations()
         return {name: dict(left) for name, left in self.info["left"].items()}
 
     def at_hand(self, tables: Tables) -> Sides:
         """The parties with these tables, which must be those that were matched."""
         if self.sides is None:
+            if not self.on_one_machine:
+                hint = "Have the host join with --ask FILE, and serve again with --again."
+                problems = [Problem(guest, "it is on another machine.", hint) for guest in self.study.guests]
+                raise VitrailError("a party is not at hand", problems)
             if missing := [p for p in self.study.parties if p not in tables]:
                 problems = [Problem(p, "there is no table of this party.", "Give its folder: --data.") for p in missing]
                 raise VitrailError("a party is not at hand", problems)
@@ -151,6 +190,29 @@ class VerticalRun:
         if isinstance(self.model, NeighbourModel):
             self.model.knn = self.sides.knn
         return self.sides
+
+    def access(self) -> dict[str, GuestAccess]:
+        """The guests that can be asked now."""
+        if self.sides is None:
+            return {}
+        talk = self.sides.talk
+        return {n: GuestAccess(talk, n, domain(self.study)) for n in talk.names if n not in talk.mailbox.away}
+
+    def learn(self, rows: Tensor) -> dict[str, int]:
+        """Ask each guest of these rows, from the first, as far as its ration goes; of how many it has told then."""
+        fit = dict.fromkeys(self.model.told, 0)
+        for name, guest in self.access().items():
+            new = torch.isin(rows, self.model.unanswered_rows(name, rows))
+            fit[name] = int((new.cumsum(0) <= guest.left()).sum())
+            self.model.learn(name, rows[: fit[name]], guest)
+        return fit
+
+    def tally(self, stage: str) -> None:
+        """What crossed since it was last counted belongs to this stage."""
+        if self.sides is not None:
+            for way, count in self.sides.talk.wire.ledger.items():
+                self.crossed[stage, *way] = self.crossed.get((stage, *way), MessageCount()).plus(count)
+            self.sides.talk.wire.ledger.clear()
 
     def predict(
         self,
@@ -166,12 +228,13 @@ class VerticalRun:
         if wrong := [name for name in today if name not in self.study.guests]:
             problems = [Problem("--today", f"there is no guest {n!r}.", nearest(n, self.study.guests)) for n in wrong]
             raise VitrailError("cannot predict", problems)
-        guests = {} if sides is None else sides.guests
-        reach = {n: LocalGuest(self.study, sides.talk, s, today.get(n)) for n, s in guests.items() if sides is not None}
+        for name, program in (sides.talk.programs if sides is not None else {}).items():
+            assert sides is not None
+            program.everybody = sides.guests[name].everybody(self.study, today.get(name))
         try:
-            return self.model.predict(frame, without, reach, blind)
+            return self.model.predict(frame, without, self.access(), blind)
         finally:
-            self._keep(sides)
+            self._keep()
 
     def explain(
         self,
@@ -182,13 +245,14 @@ class VerticalRun:
     ) -> Explanation:
         """The host's page: why the model says what it says. `rows`: how many of those in common, by lot where there
         are more, or the ids wanted. Two answers of each guest for a row, with and without its columns, and none where
-        they were given before."""
-        sides = self._sides(tables)
-        places = self._choose(rows, seed)
-        for name, side in sides.guests.items():
-            self.model.learn(name, places, LocalGuest(self.study, sides.talk, side))
-        self._keep(sides)
-        return self.model.explain(sides.host.rows, places, outcome)
+        they were given before. Where guests are on other machines, rows of which all have told, with the host's table.
+        """
+        own = self._own_rows(tables)
+        places = self.choose(rows, seed)
+        for name, guest in self.access().items():
+            self.model.learn(name, places, guest)
+        self._keep()
+        return self.model.explain(own, places, outcome)
 
     def explain_guest(
         self, guest: str, rows: int | Sequence[Any] = 1000, tables: Tables | None = None, seed: int = 1
@@ -201,7 +265,14 @@ class VerticalRun:
         if guest not in sides.guests:
             what = f"there is no guest {guest!r}."
             raise VitrailError("cannot explain", [Problem("--party", what, f"Guests: {', '.join(sides.guests)}.")])
-        return explain_guest(sides.guests[guest], self._choose(rows, seed))
+        return explain_guest(sides.guests[guest], self.choose(rows, seed))
+
+    def _own_rows(self, tables: Tables | None) -> OwnRows:
+        """The host's; where guests are on this machine, they are at hand then."""
+        host = self.study.host
+        if self.on_one_machine or self.sides is not None or not tables or host not in tables:
+            return self._sides(tables).host.rows
+        return own_rows(self.study, host, tables[host], self.match)
 
     def _sides(self, tables: Tables | None) -> Sides:
         if tables is not None or self.sides is not None:
@@ -209,37 +280,61 @@ class VerticalRun:
         what = "rows are explained by their columns, which the run does not keep."
         raise VitrailError("cannot explain", [Problem("tables", what, "Give the folder of the parties: --data.")])
 
-    def _choose(self, rows: int | Sequence[Any], seed: int) -> Tensor:
-        """Places in the match."""
+    def choose(self, rows: int | Sequence[Any], seed: int) -> Tensor:
+        """Places in the match: so many by lot, or these people. Where no guest can be asked, of those alone of whom
+        all have told."""
+        answers = list(self.model.told.values())
+        costs = [answer.isnan().any(1).long() for answer in answers] or [torch.zeros(self.terms.rows).long()]
+        cost, asks = torch.stack(costs).sum(0), self.on_one_machine or self.sides is not None
+        hint = "Have the host join with --explain N, and serve again with --again; within the guests' rations."
         if isinstance(rows, int):
             if rows < 1:
                 raise VitrailError("cannot explain", [Problem("--rows", f"expected at least 1, got {rows}.")])
-            mixed = torch.from_numpy(np.random.default_rng(seed).permutation(self.terms.rows))
-            cost = sum(said[mixed].isnan().any(1).long() for said in self.model.told.values())
-            if isinstance(cost, Tensor):  # those first of whom all have told: they spare the ration
-                mixed = mixed[torch.argsort(cost, stable=True)]
+            able = np.arange(self.terms.rows) if asks else (cost == 0).nonzero()[:, 0].numpy()
+            if not len(able):
+                problem = Problem("--rows", "of no row have all guests told yet.", hint)
+                raise VitrailError("cannot explain", [problem])
+            mixed = torch.from_numpy(np.random.default_rng(seed).permutation(able))
+            mixed = mixed[torch.argsort(cost[mixed], stable=True)]  # what was told spares the ration
             return mixed[:rows].sort().values
         assert self.study.match is not None
         form = self.study.match.form
-        places = self.model.at([spell(write(one), form) for one in rows])
-        bad = [one for one, at in zip(rows, places.tolist(), strict=True) if at < 0]
-        hint = "Predict for them with --blind or --without NAME; explained are people whom the parties have in common."
-        if bad:
-            problems = [Problem(f"--id {one}", "this person is not in the match.", hint) for one in bad]
+        places, problems = self.model.at([spell(write(one), form) for one in rows]), []
+        beyond = "Predict for them with --blind or --without NAME: only people in the match are explained."
+        for one, at in zip(rows, places.tolist(), strict=True):
+            if at < 0:
+                problems.append(Problem(f"--id {one}", "this person is not in the match.", beyond))
+            elif not asks and cost[at]:
+                problems.append(Problem(f"--id {one}", "a guest has told nothing of this person yet.", hint))
+        if problems:
             raise VitrailError("cannot explain", problems)
         return places
 
-    def _keep(self, sides: Sides | None) -> None:
+    def _keep(self) -> None:
         """What was asked after training is on disk before anything else happens."""
-        if sides is None:
+        if self.sides is None:
             return
-        tally(self.crossed, "afterwards", sides.talk.wire.ledger)
+        self.tally("afterwards")
         self.info["left"] = self.left()
         if self.path is not None:
             self.model.save(self.path / "parties" / self.study.host)
             write_atomically(self.path / LEDGER_FILE, to_csv(self.ledger))
             write_atomically(self.path / "run.json", json.dumps(self.info, indent=1))
             seal_again(self.path, "asked")
+
+    def save(self, path: str | Path) -> None:
+        """Write a run folder, with each party's own part of it; refuses to write over anything. What is asked later is
+        kept there."""
+        if self.sides is None:
+            what = "guests' parts are not at hand."
+            raise VitrailError("cannot save", [Problem("the run", what, f"Copy its folder: {self.path}.")])
+        folder = Folder(Path(path), resume=False)
+        try:
+            write_start(self, folder.path)
+            write_end(self, folder.path, lambda text: folder.seal("saved", {"run.json": text}))
+            self.path = folder.path
+        finally:
+            folder.close()
 
     @classmethod
     def load(cls, path: str | Path) -> VerticalRun:
@@ -250,43 +345,10 @@ class VerticalRun:
             raise VitrailError("the run is not finished", [Problem(str(path), what, hint)])
         study, terms = Study.load(path / "study.toml", kept=True), terms_from(info["terms"])
         here = info.get("here", study.parties)  # between machines, the host alone
-        found = Match.read([path / "parties" / p / PLACES for p in here], str(path))
+        match = Match.read([path / "parties" / p / PLACES for p in here], str(path))
         kind = NeighbourModel if method_of(study).joint == "neighbours" else HostModel
-        model = kind.load(study, terms, path / "parties" / study.host)
-        return cls(
-            study, info, terms, found, model, from_csv(pd.read_csv(path / "scores.csv")), read_crossed(path), path
-        )
-
-
-def tally(
-    crossed: dict[tuple[str, str, str, str], MessageCount], stage: str, ledger: dict[Way, MessageCount]
-) -> dict[tuple[str, str, str, str], MessageCount]:
-    """Add what a wire counted to what crossed before, and empty the wire's."""
-    for (a, b, what), n in ledger.items():
-        before = crossed.get((stage, a, b, what), MessageCount())
-        crossed[stage, a, b, what] = MessageCount(*(x + y for x, y in zip(before, n, strict=True)))
-    ledger.clear()
-    return crossed
-
-
-def read_crossed(path: Path) -> dict[tuple[str, str, str, str], MessageCount]:
-    ledger = from_csv(pd.read_csv(path / LEDGER_FILE, keep_default_na=False))
-    return {(r[0], r[1], r[2], r[3]): MessageCount(*map(int, r[4:])) for r in ledger.to_numpy().tolist()}
-
-
-def terms_from(said: Mapping[str, Any]) -> Terms:
-    return Terms(**{**said, "offers": tuple(GuestOffer(*o) for o in said["offers"])})
-
-
-def read_info(path: Path) -> dict[str, Any]:
-    try:
-        info: dict[str, Any] = json.loads(read_text(path / "run.json"))
-        if info.get("kind") == PARTIES:
-            return info
-    except (OSError, ValueError, AttributeError, RecursionError):
-        pass
-    what, hint = "expected the folder of a run with parties.", "Give the folder that `vitrail run --out` wrote."
-    raise VitrailError("cannot load the run", [Problem(str(path), what, hint)])
+        model, scores = kind.load(study, terms, path / "parties" / study.host), pd.read_csv(path / "scores.csv")
+        return cls(study, info, terms, match, model, from_csv(scores), read_crossed(path), path)
 
 
 def is_together(path: Path) -> bool:

@@ -17,11 +17,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitrail.analysis.explanations.rows import ASKED, MEDIAN, Explanation, answers_of, explain_rows
+from vitrail.analysis.explanations.rows import ASKED, MEDIAN, Explanation, answers_of, columns_of, explain_rows
 from vitrail.core.losses import Loss
+from vitrail.data.encoding import rows_as_text
 from vitrail.vertical.training.dialogue import Dialogue
 from vitrail.vertical.training.guest import Guest
 from vitrail.vertical.training.host import answer_scores
+from vitrail.vertical.training.party_side import GuestSide, groups_of, matrix, reference_of
+from vitrail.vertical.training.split_network import features
 
 BACKGROUND = "rows of training, one after the other"
 
@@ -87,21 +90,21 @@ def explain_with_answers(
     data [row, feature]: the host's values as a person writes them."""
     groups = [[i] for i in range(x.shape[1])] if groups is None else groups
     at, united = x.shape[1], []
-    for said in on.values():
-        united.append(list(range(at, at + said.shape[1])))
-        at += said.shape[1]
+    for answers in on.values():
+        united.append(list(range(at, at + answers.shape[1])))
+        at += answers.shape[1]
     whole, away = torch.cat([x, *on.values()], 1), torch.cat([ref, *off.values()], 1)
     if data is None:
         shown = [x[:, g[0]] if len(g) == 1 else x.new_full((len(x),), torch.nan) for g in groups]
         data = torch.stack(shown, 1).numpy()
     data = np.concatenate([data, np.full((len(x), len(on)), np.nan, data.dtype)], 1)
-    told = explain_rows(
+    explained = explain_rows(
         answers_of(scores, loss, output, of), whole.numpy(), away.numpy(), [*names, *on], [*groups, *united],
         first=None if first is None else first.numpy(), data=data, means=means, united=list(on),
         asked=asked, sizes=sizes, seed=seed,
     )  # fmt: skip
     number = scores(whole[:1] if first is None else whole[:1] @ first).shape[1] == 1
-    return replace(told, odds=of == "odds" and not number)
+    return replace(explained, odds=of == "odds" and not number)
 
 
 def split_answer(
@@ -123,5 +126,23 @@ def split_answer(
     def f(x: NDArray[Any]) -> NDArray[Any]:
         return guest.scores(features(torch.from_numpy(x)))[:, answer].numpy()
 
-    told = explain_rows(f, columns.numpy(), reference.numpy(), names, groups, asked=asked)
-    return replace(told, answer="own answer to the host, before rounding")
+    explained = explain_rows(f, columns.numpy(), reference.numpy(), names, groups, asked=asked)
+    return replace(explained, answer="own answer to the host, before rounding")
+
+
+def explain_guest(side: GuestSide, places: Tensor) -> Explanation:
+    """At the guest, for itself: its answer before rounding and noise, over its own columns."""
+    rows, table = side.rows, side.rows.table
+    cleaned, off = rows.common.iloc[places.numpy()], reference_of(rows, side.guest.terms)
+    explained = split_answer(
+        side.guest,
+        matrix(side.encoder, cleaned),
+        matrix(side.encoder, off)[0],
+        list(table.features),
+        groups_of(side.encoder),
+        features=lambda x: features(x, side.bends, side.seed),
+    )
+    names = tuple(rows.labels[rows.places[i]] for i in places.tolist())
+    means = "the median of each number and the most frequent level of each other feature, over the training rows"
+    values = rows_as_text(cleaned, table)
+    return replace(explained, data=values, rows=names, columns=columns_of(off, table), reference=means)

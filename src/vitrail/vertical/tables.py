@@ -46,13 +46,13 @@ def read_parties(folder: Path, study: Study) -> dict[str, pd.DataFrame]:
         if (name := ENDING.sub("", file.name)) not in by:
             hint = nearest(name, study.parties)
             problems.append(Problem(str(file), f"the study has no party {name!r}.", hint))
-    for party, found in by.items():
-        if len(found) != 1:
-            what = f"expected one table of {party}, got {len(found)}."
-            problems.append(Problem(str(folder / f"{party}.csv"), what, "Put it there." if not found else "Keep one."))
+    for party, files in by.items():
+        if len(files) != 1:
+            what = f"expected one table of {party}, got {len(files)}."
+            problems.append(Problem(str(folder / f"{party}.csv"), what, "Put it there." if not files else "Keep one."))
             continue
         try:
-            frames[party] = read_party(found[0], study, party)
+            frames[party] = read_party(files[0], study, party)
         except VitrailError as error:
             problems += error.problems
     if problems:
@@ -65,45 +65,45 @@ def described(study: Study, party: str, frame: pd.DataFrame) -> TableSchema:
     if party == study.host:
         return study
     own, column, target = frame.attrs.get(OWN), study.parties[party].id, study.target.column
-    said = _read_own(Path(own)) if own else infer_features({party: frame}, {column, target})
+    features = _read_own(Path(own)) if own else infer_features({party: frame}, {column, target})
     where = own or f"{party}'s columns"
-    if not said:
+    if not features:
         what = "a guest needs a column that the model can use, beside the id."
         raise VitrailError("there is nothing to learn from", [Problem(where, what, "Add columns, or describe them.")])
-    if column in said:
+    if column in features:
         problem = Problem(f"{where} features.{column}", "the id is among the features.", "Remove this section.")
         raise VitrailError("the id would tell the model who it is", [problem])
-    whole = {"target": study.target, "features": said, "standardise": study.standardise, "split": study.split}
+    whole = {"target": study.target, "features": features, "standardise": study.standardise, "split": study.split}
     return Study.parse(whole, where, lambda *path: f"{where} {'.'.join(map(str, path))}")
 
 
 def _read_own(own: Path) -> Any:
     try:
-        said = tomllib.loads(read_text(own, LONGEST_TEXT, "utf-8-sig"))
+        sections = tomllib.loads(read_text(own, LONGEST_TEXT, "utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         raise VitrailError(f"cannot read {own.name}", [Problem(str(own), f"expected TOML: {error}.")]) from None
-    if said.keys() != {"features"}:
-        what = f"expected [features.COLUMN] sections alone, got {', '.join(said) or 'nothing'}."
+    if sections.keys() != {"features"}:
+        what = f"expected [features.COLUMN] sections alone, got {', '.join(sections) or 'nothing'}."
         raise VitrailError(f"{own.name} does not describe a guest's columns", [Problem(str(own), what, "Correct it.")])
-    return said["features"]
+    return sections["features"]
 
 
 def check_party(frame: pd.DataFrame, study: Study, party: str) -> list[CheckFinding]:
     """What a party finds about its own table, alone and offline, errors first."""
     column, target = study.parties[party].id, study.target.column
-    seen, found = look(frame, study, party)
+    seen, findings = look(frame, study, party)
     try:
         table = described(study, party, frame)
     except VitrailError as error:
-        return found + [
+        return findings + [
             CheckFinding("own_columns", "error", "", (), 1, p.what.rstrip("."), p.hint) for p in error.problems
         ]
     rest = find_faults(frame, table)
     if party != study.host:  # the target is elsewhere, and no class can be compared
         rest = [finding for finding in rest if finding.column != target]
-    found += [finding for finding in rest if (finding.kind, finding.column) != ("extra_column", column)]
-    found += _copies(frame, table, seen) if seen else []
-    return sorted(found, key=lambda finding: finding.severity)
+    findings += [finding for finding in rest if (finding.kind, finding.column) != ("extra_column", column)]
+    findings += _copies(frame, table, seen) if seen else []
+    return sorted(findings, key=lambda finding: finding.severity)
 
 
 def _copies(frame: pd.DataFrame, table: TableSchema, seen: ParsedIds) -> list[CheckFinding]:

@@ -8,7 +8,7 @@ import torch
 
 from vitrail.analysis.images.prototype_evidence import LINES, PARTS, PrototypeEvidence, ViewedModel, make_seen
 from vitrail.core.tensors import Params
-from vitrail.nets.prototypes import ProtoNet, prototypes
+from vitrail.nets.prototype_network import ProtoNet, prototypes
 
 CLASSES = ("round", "square", "none")
 

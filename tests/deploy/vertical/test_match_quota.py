@@ -13,11 +13,13 @@ import vitrail as vt
 from tests.support.deploy.enrolment import refused
 from tests.support.deploy.talking import Houses, study
 from vitrail.core.errors import VitrailError
-from vitrail.deploy.vertical import dialogue as party_dialogue
-from vitrail.deploy.vertical import matching as party_matching
 from vitrail.deploy.vertical import process as party_process
-from vitrail.deploy.vertical.dialogue import MATCH
+from vitrail.deploy.vertical import session as party_session
+from vitrail.deploy.vertical.mailbox import RemoteMailbox
 from vitrail.deploy.vertical.match_quota import MOST_MATCHES, MatchQuota, list_ratio
+from vitrail.deploy.vertical.session import MATCH
+from vitrail.vertical.mailbox import Program
+from vitrail.vertical.matching import protocol
 from vitrail.vertical.matching.match import Match
 from vitrail.vertical.matching.protocol import Length
 
@@ -75,7 +77,7 @@ def test_the_whole_id_space_is_refused_before_the_list_leaves(tmp_path: Path, mo
     assert "List" not in left(made, "lab")
     assert not MatchQuota(tmp_path / "refused" / "lab").begun, "what reveals nothing is not counted"
     with monkeypatch.context() as patch:
-        patch.setattr(party_dialogue, "check_lengths", lambda *_: None)
+        patch.setattr(party_session, "check_lengths", lambda *_: None)
         assert found_by_clinic(houses(tmp_path / "control", agreed, SPACE)) == set(LAB)
     allowed = houses(tmp_path / "allowed", agreed, SPACE, lab={"list_ratio": 10.0})
     assert found_by_clinic(allowed) == set(LAB), "an officer may allow it"
@@ -89,31 +91,31 @@ def test_a_study_that_says_nothing_allows_twice_as_many(tmp_path: Path) -> None:
 
 def test_a_list_that_is_longer_than_was_said_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The clinic says 200 and sends 2000. The control: where nobody compares, it learns every id of the lab."""
-    honest = party_matching._lengths
+    honest = protocol._lengths
 
-    def lying(line: Any, own: int, agreed: Any) -> dict[str, int]:
-        lengths = honest(line, 200 if line.name == "clinic" else own, agreed)
-        return {**lengths, line.name: own} if line.name == "lab" else lengths
+    def lying(mailbox: Any, own: int, agreed: Any) -> Program[dict[str, int]]:
+        lengths = yield from honest(mailbox, 200 if mailbox.name == "clinic" else own, agreed)
+        return {**lengths, mailbox.name: own} if mailbox.name == "lab" else lengths
 
-    monkeypatch.setattr(party_matching, "_lengths", lying)
+    monkeypatch.setattr(protocol, "_lengths", lying)
     agreed = two_parties(ratio=10)
     made = houses(tmp_path / "refused", agreed, SPACE)
     with pytest.raises(VitrailError, match="clinic said 200 ids, and its list has 2000"):
         made.connect()
     assert "List" not in left(made, "lab")
     with monkeypatch.context() as patch:
-        patch.setattr(party_matching, "_as_long", lambda one, lengths: one)
+        patch.setattr(protocol, "_as_long", lambda one, lengths: one)
         assert found_by_clinic(houses(tmp_path / "control", agreed, SPACE)) == set(LAB)
 
 
 @pytest.mark.parametrize("length", [0, -1, 10**30])
 def test_lengths_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int) -> None:
-    post = party_matching.Mailbox.post
+    post = RemoteMailbox.post
 
     def lie(line: Any, receiver: str, letter: Any) -> None:
         post(line, receiver, Length(length) if line.name == "clinic" and isinstance(letter, Length) else letter)
 
-    monkeypatch.setattr(party_matching.Mailbox, "post", lie)
+    monkeypatch.setattr(RemoteMailbox, "post", lie)
     made = houses(tmp_path, two_parties(), SPACE[:300])
     with pytest.raises(VitrailError):
         made.connect()

@@ -21,12 +21,13 @@ from vitrail.core.errors import VitrailError
 from vitrail.deploy.audit.outbox import Outbox
 from vitrail.deploy.identity.sealing import SealedSession
 from vitrail.deploy.protocol.message import Message
-from vitrail.deploy.vertical.dialogue import MATCH, RemoteDialogue, carry_over
-from vitrail.deploy.vertical.messages import KINDS, Ask, Offered, read, written
+from vitrail.deploy.vertical.messages import KINDS, Offered, read, written
 from vitrail.deploy.vertical.postrun import RUN, PostrunRequest
 from vitrail.deploy.vertical.process import Officer
+from vitrail.deploy.vertical.session import MATCH, carry_over
 from vitrail.vertical.matching.match import Match
 from vitrail.vertical.matching.protocol import List
+from vitrail.vertical.messages import Ask
 from vitrail.vertical.run import VerticalRun
 from vitrail.vertical.training.dialogue import Dialogue
 from vitrail.vertical.training.party_side import agree, keep_secret, make_guest, make_host, offer_of, own_rows
@@ -41,7 +42,7 @@ class Ended:
     def __init__(self, rows: int = 40) -> None:
         self.rows, self.talk = rows, dict[str, Any]()
 
-    def __call__(self, talk: RemoteDialogue, side: Any, home: Path) -> None:
+    def __call__(self, talk: Dialogue, side: Any, home: Path) -> None:
         wanted = talk.terms.test[: self.rows]
         self.talk |= {"params": talk.host.params, "predicted": talk.predict(wanted), "off": talk.off()}
         self.talk |= {"ledger": talk.wire.rows(), "steps": talk.step}
@@ -151,9 +152,9 @@ def test_the_coordinator_sees_sizes(
     found = hits(wanted, b"".join(clear.seen))
     assert found == {kind: len(wanted[kind]) if kind in SENT else 0 for kind in wanted}, "sealing is what hides them"
 
-    def plant(talk: RemoteDialogue, side: Any, home: Path) -> None:
+    def plant(talk: Dialogue, side: Any, home: Path) -> None:
         for i, text in enumerate(one for kind in planted for one in planted[kind]):
-            talk.line.post("lab", List("lab", text + bytes([i % 251])))
+            talk.mailbox.post("lab", List("lab", text + bytes([i % 251])))
 
     for sealed in (False, True):
         if sealed:
@@ -333,13 +334,13 @@ def test_a_host_that_asks_for_more_is_refused(tmp_path: Path) -> None:
     """After training the guest says no and what is left; in training it stops."""
     told = list[str]()
 
-    def after(talk: RemoteDialogue, side: Any, home: Path) -> None:
+    def after(talk: Dialogue, side: Any, home: Path) -> None:
         try:
             talk.ask(torch.arange(11))
         except VitrailError as error:
             told.append(str(error))
         assert len(talk.ask(torch.arange(3))["insurer"].level) == 3, "the answer to the first question is not left over"
-        talk.line.post("lab", Ask(0))
+        talk.mailbox.post("lab", Ask(0))
         talk.ask(torch.arange(1))
 
     houses = few(tmp_path, lab={"ration": (9, 10)}, clinic={"after": after})
@@ -427,7 +428,7 @@ def test_prediction_goes_on_without_a_guest_and_says_so(tmp_path: Path) -> None:
     said = list[str]()
     agreed = study()
 
-    def after(talk: RemoteDialogue, side: Any, home: Path) -> None:
+    def after(talk: Dialogue, side: Any, home: Path) -> None:
         houses.away.add("lab")
         PostrunRequest(agreed, SEED, said.append, 5)(talk, side, home)
 

@@ -14,7 +14,7 @@ from vitrail.deploy.transport import supervisor
 LOADED = [
     "vitrail.cli",
     "vitrail.deploy.site.process",
-    "vitrail.deploy.vertical.dialogue",
+    "vitrail.deploy.vertical.session",
     "vitrail.report.pages.builder",
 ]
 

@@ -20,9 +20,9 @@ from vitrail.deploy.coordinator.requests import Responses
 from vitrail.deploy.identity import enrolment, party_keys
 from vitrail.deploy.protocol.message import Message, unpack
 from vitrail.deploy.vertical.agreement import PartyAgreement
-from vitrail.deploy.vertical.dialogue import PartyProgram, dealer_of
 from vitrail.deploy.vertical.party import PartyEndpoint
 from vitrail.deploy.vertical.relay import LetterRelay
+from vitrail.deploy.vertical.session import PartyProgram, dealer_of
 
 RUN = "0123456789abcdef"
 SEED = 3

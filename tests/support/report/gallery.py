@@ -38,8 +38,8 @@ from vitrail.studies.contribution.values import CARRIED, LOO, SHAPLEY, Contribut
 from vitrail.study.model import Study
 from vitrail.vertical.matching.match import Match
 from vitrail.vertical.run import VerticalRun
-from vitrail.vertical.training.dialogue import MessageCount
 from vitrail.vertical.training.terms import GuestOffer, Terms
+from vitrail.vertical.wire import MessageCount
 
 
 def compared(_: Path) -> str:

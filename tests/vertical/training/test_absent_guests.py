@@ -12,8 +12,8 @@ from tests.support.vertical.talks import talk
 from vitrail.core.errors import VitrailError
 from vitrail.core.optimizers import Adam
 from vitrail.vertical.messages import Wanted
-from vitrail.vertical.training.dialogue import Wire
 from vitrail.vertical.training.ration import RationAccount
+from vitrail.vertical.wire import Wire
 
 
 def test_a_ration_of_training_is_kept_before_anything_crosses() -> None:

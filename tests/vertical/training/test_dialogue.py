@@ -8,18 +8,20 @@ import pytest
 import torch
 from torch import nn
 
-from tests.support.vertical.talks import WIDTHS, people, talk
+from tests.support.vertical.talks import WIDTHS, people, talk, through_bytes
 from vitrail.core.errors import VitrailError
 from vitrail.core.losses import SquaredError
 from vitrail.core.optimizers import SGD, Adam
+from vitrail.vertical.mailbox import LocalMail
 from vitrail.vertical.messages import Levels, Masked, Numbers, Slope
-from vitrail.vertical.training.dialogue import Dialogue, Wire, lines
+from vitrail.vertical.training.dialogue import Dialogue
 from vitrail.vertical.training.guest import Guest, levels, nearest
 from vitrail.vertical.training.host import Host, answer_scores
 from vitrail.vertical.training.logistic import Logistic
 from vitrail.vertical.training.ration import RationAccount
 from vitrail.vertical.training.split_network import features
 from vitrail.vertical.training.terms import GuestOffer, Terms
+from vitrail.vertical.wire import Wire
 
 
 @pytest.mark.parametrize("rule", [SGD(0.5, momentum=0.9), Adam(0.05, decay=0.01)])
@@ -106,10 +108,12 @@ def test_numbers_are_learned_too() -> None:
     assert (d.predict(terms.test).scores - y[terms.test]).abs().max() < 1e-3
 
 
-def test_a_message_goes_through_bytes_as_well() -> None:
-    here, there = talk("split", bits=2), talk("split", bits=2, wire=Wire(packed=True))
-    for d in (here, there):
-        d.train()
+def test_a_message_goes_through_bytes_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = talk("split", bits=2)
+    here.train()
+    monkeypatch.setattr(LocalMail, "carry", staticmethod(through_bytes))
+    there = talk("split", bits=2)
+    there.train()
     assert torch.equal(here.predict(here.terms.test).scores, there.predict(there.terms.test).scores)
 
 
@@ -137,7 +141,7 @@ def test_only_what_was_declared_crosses() -> None:
     with pytest.raises(VitrailError, match="levels below 8, got 9"):
         answer_scores(few._replace(level=few.level + 9))
     for party in ("lab", "clinic"):
-        assert all(len(line.words) > 20 for line in lines(d, party))
+        assert all(len(line.words) > 20 for line in d.wire.lines(party, d.terms.asked))
 
 
 def test_the_ledger_counts_what_crossed() -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 from vitrail.analysis.images.occlusion_map import OcclusionMap, Pictures, hide
 from vitrail.core.task import Net
 from vitrail.core.tensors import Params
-from vitrail.nets.prototypes import ProtoNet, similarity
+from vitrail.nets.prototype_network import ProtoNet, similarity
 
 CLASSES = 6  # that are shown, the largest
 PARTS = 4  # of a class under one model

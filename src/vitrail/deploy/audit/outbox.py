@@ -18,18 +18,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vitrail.core.errors import Problem, VitrailError, printable
 from vitrail.core.text import several, shorten
 from vitrail.deploy.audit.notices import NOTE
-from vitrail.deploy.consent.form import volume
 from vitrail.deploy.identity.signing import CERTIFICATE, OUTBOX, SIGNED, Signer, signed_text
-from vitrail.deploy.protocol.message import Message, unpack
 from vitrail.storage.atomic_files import put, write_atomically
 from vitrail.storage.hash_chain import digest_of, last_digest, line_of, whole
+
+if TYPE_CHECKING:
+    from vitrail.deploy.protocol.message import Message
 
 LOG = "log.jsonl"
 MOST_TEXT = 2000  # characters of what others wrote that a line keeps
@@ -137,16 +136,18 @@ class Outbox:
 
     def show(self, number: int) -> Message:
         """A message as it left."""
-        told = {e.number: e for e in self.entries() if e.number is not None}
-        if number not in told:
-            known = f"numbers 1 to {max(told)} left" if told else "nothing has left yet"
-            raise VitrailError("nothing to show", [Problem(f"message {number}", f"there is none: {known}.")])
+        from vitrail.deploy.protocol.message import unpack  # with torch; `vitrail verify` needs neither
+
+        entries = {e.number: e for e in self.entries() if e.number is not None}
+        if number not in entries:
+            numbers = f"numbers 1 to {max(entries)} left" if entries else "nothing has left yet"
+            raise VitrailError("nothing to show", [Problem(f"message {number}", f"there is none: {numbers}.")])
         try:
             data = self.place(number).read_bytes()
         except FileNotFoundError:
-            what = f"only its hash is kept, {told[number].sha256}."
+            what = f"only its hash is kept, {entries[number].sha256}."
             raise VitrailError("nothing to show", [Problem(f"message {number}", what)]) from None
-        if digest_of(data) != told[number].sha256:
+        if digest_of(data) != entries[number].sha256:
             what = "the file is not what left: its hash is another."
             hint = "Somebody changed it, or the disk is damaged."
             raise VitrailError("nothing to show", [Problem(str(self.place(number)), what, hint)])
@@ -230,16 +231,20 @@ def table(entries: list[OutboxEntry]) -> tuple[list[str], list[list[Any]]]:
 
 def numbers(message: Message, place: Path) -> str:
     """A message's own numbers; of long tensors the two ends, and how to see the rest."""
+    import numpy as np
+
+    from vitrail.deploy.consent.form import volume
+
     out = [f"{printable(k)} = {printable(str(v))}" for k, v in message.words.items()]
     cut = False
     for name, tensor in sorted(message.tensors.items()):
         values = tensor.numpy()
         cut |= values.size > MOST_SHOWN
         shown = np.array2string(values, threshold=MOST_SHOWN, edgeitems=3, max_line_width=96, precision=6)
-        told = (
+        about = (
             f"{_shape(tuple(tensor.shape))}, {values.dtype}, {several(values.size, 'number')}, {volume(values.nbytes)}"
         )
-        out += ["", f"{printable(name)}  ({told})", shown]
+        out += ["", f"{printable(name)}  ({about})", shown]
     if cut:
         load = "python -c \"from safetensors.numpy import load_file; print(load_file('FILE')['NAME'].tolist())\""
         out += ["", f"... stands for numbers left out. All of one tensor: {load}"]

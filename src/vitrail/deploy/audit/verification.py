@@ -13,6 +13,7 @@ from vitrail.core.text import several
 from vitrail.deploy.audit.notices import COMPARED, DIFFER
 from vitrail.deploy.audit.outbox import LOG as OUTBOX_LOG
 from vitrail.deploy.identity.certificates import (
+    COORDINATOR,
     fingerprint_key,
     is_issued,
     is_signed,
@@ -20,7 +21,6 @@ from vitrail.deploy.identity.certificates import (
     read_certificate,
     x509_name,
 )
-from vitrail.deploy.identity.enrolment import COORDINATOR, load_kit
 from vitrail.deploy.identity.signing import CERTIFICATE, OUTBOX, SIGNED, signed_text, signs_run
 from vitrail.runs.integrity import FILES, SIGNATURE, Verification, digests_in, verify_folder
 from vitrail.storage.hash_chain import Link, digest_of_file, read_chain
@@ -33,6 +33,8 @@ def verify(place: Path, authority: Path | None = None) -> Verification:
     """A run folder; or a site's kit, home or outbox. `authority`: its certificate, or an invitation that holds it."""
     known = None if authority is None else _authority(authority)
     if (place / "invitation.json").exists():
+        from vitrail.deploy.identity.enrolment import load_kit
+
         kit = load_kit(place)
         return verify_outbox(kit.home / "outbox", known or kit.authority)
     for folder in (place, place / "outbox"):

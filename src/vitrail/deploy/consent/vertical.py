@@ -8,11 +8,12 @@ from vitrail.core.text import several
 from vitrail.deploy.consent.form import bullets, wrapped
 from vitrail.deploy.vertical.agreement import PartyAgreement
 from vitrail.deploy.vertical.match_quota import MOST_MATCHES, RATIO, MatchQuota
-from vitrail.deploy.vertical.messages import Agreed, Ask, Ended, Have, Keep, Off, Offered, Open, Settled, sentences
+from vitrail.deploy.vertical.messages import Have, Offered, Settled, sentences
 from vitrail.study.model import Study
 from vitrail.vertical.matching.lookup import Asked, Table, Told
 from vitrail.vertical.matching.match import consent
-from vitrail.vertical.messages import Levels, Masked, Numbers, Slope, Wanted
+from vitrail.vertical.matching.protocol import Agreed
+from vitrail.vertical.messages import Ask, Ended, Keep, Levels, Masked, Numbers, Off, Open, Slope, Wanted
 from vitrail.vertical.training.party_side import method_of
 
 

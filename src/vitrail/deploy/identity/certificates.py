@@ -30,6 +30,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from vitrail.core.errors import Problem, VitrailError
 from vitrail.storage.untrusted_files import LONGEST_TEXT, read_regular
 
+COORDINATOR = "coordinator"  # its name in certificates
 BITS = 2048
 DAY = datetime.timedelta(days=1)
 YEAR = 365 * DAY

@@ -21,6 +21,7 @@ from vitrail.core.errors import Problem, VitrailError, nearest
 from vitrail.deploy.identity import party_keys
 from vitrail.deploy.identity.certificates import (
     BITS,
+    COORDINATOR,
     StudyAuthority,
     fingerprint_key,
     hosts_of,
@@ -66,7 +67,6 @@ from vitrail.deploy.vertical.agreement import agreed_hash
 from vitrail.runs.folder import site_folder, versions
 from vitrail.study.model import Study
 
-COORDINATOR = "coordinator"  # its name in certificates
 LEAD = "lead@coordinator"  # who submits FLARE's jobs
 LEFT = "left.txt"  # in a kit whose site left, and whose key is gone: when
 CURRENT = "current.json"  # in the coordinator's folder: which run is under way

@@ -9,16 +9,18 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from vitrail.deploy.identity.certificates import is_signed, read_key, sign_text
-from vitrail.deploy.identity.enrolment import Coordinator, Kit
 from vitrail.runs.integrity import LOG, SIGNATURE, now
 from vitrail.storage.atomic_files import write_atomically
 from vitrail.storage.hash_chain import BEFORE, last_digest
+
+if TYPE_CHECKING:
+    from vitrail.deploy.identity.enrolment import Coordinator, Kit
 
 SIGNED = "signed"  # in a line: its signature
 CERTIFICATE = "certificate.pem"  # beside an outbox's log

@@ -39,10 +39,10 @@ class PartyAgreement:
 
     @cached_property
     def hash(self) -> str:
-        said = {"format": FORMAT, "study": self.study.to_toml(), "seed": self.seed}
+        terms = {"format": FORMAT, "study": self.study.to_toml(), "seed": self.seed}
         wire = {name: sentences(kind) for name, kind in KINDS.items()}
         keys = {party: [card["key"], self.marks[party]] for party, card in self.cards.items()}
-        text = json.dumps({**said, "wire": wire, "keys": keys}, sort_keys=True)
+        text = json.dumps({**terms, "wire": wire, "keys": keys}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 

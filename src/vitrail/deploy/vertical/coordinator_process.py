@@ -21,9 +21,9 @@ from vitrail.deploy.identity.enrolment import Coordinator
 from vitrail.deploy.protocol.message import Message
 from vitrail.deploy.transport.flare.transport import FlareTransport
 from vitrail.deploy.vertical.agreement import PartyAgreement
-from vitrail.deploy.vertical.dialogue import dealer_of
 from vitrail.deploy.vertical.party import LONGEST
 from vitrail.deploy.vertical.relay import LetterRelay
+from vitrail.deploy.vertical.session import dealer_of
 from vitrail.storage.atomic_files import write_atomically
 
 CURRENT, CARRIED = "current.json", "carried.json"
@@ -43,10 +43,10 @@ def serve_parties(
     who = replace(who, folder=who.folder.resolve())  # FLARE's processes work elsewhere
     missing = [n for n in who.study.parties if not who.sites[n]["approved"] or who.sites[n]["removed"]]
     if missing:
-        found = [
+        problems = [
             Problem(name, "it is a party of the study, and not approved.", "Approve its request.") for name in missing
         ]
-        raise VitrailError("the study cannot start", found)
+        raise VitrailError("the study cannot start", problems)
     pact = PartyAgreement(who.study, who.seed, {n: who.sites[n]["card"] for n in who.study.parties})
     run, place, resume = _current(who.folder, pact.hash, new, again)
     workspace.build_coordinator(who.folder)
@@ -58,7 +58,7 @@ def serve_parties(
         way = FlareTransport(who, folder.log, LONGEST, sandbox)
         _wait(way, set(who.study.parties), None if not again else deadline)
         switch = LetterRelay(
-            way, pact, run, deadline, lambda told: dealer_of(who.study, who.seed, told), may_miss=again
+            way, pact, run, deadline, lambda numbers: dealer_of(who.study, who.seed, numbers), may_miss=again
         )
         before = _carried(place)
         try:
@@ -83,18 +83,18 @@ def _wait(way: FlareTransport, names: set[str], most: float | None) -> None:
 
 
 def _current(folder: Path, agreement: str, new: bool, again: bool) -> tuple[str, Path, bool]:
-    kept = folder / CURRENT
-    if kept.exists() and not new:
-        told = json.loads(kept.read_text())
-        place = folder / "runs" / told["place"]
-        if told["agreement"] == agreement and (again or not _carried(place).get("finished")):
-            return told["run"], place, (place / "deployed.json").exists()
+    file = folder / CURRENT
+    if file.exists() and not new:
+        last = json.loads(file.read_text())
+        place = folder / "runs" / last["place"]
+        if last["agreement"] == agreement and (again or not _carried(place).get("finished")):
+            return last["run"], place, (place / "deployed.json").exists()
     if again:
         what = "there is no run of this agreement that could be gone on with."
         raise VitrailError("nothing to ask again", [Problem(str(folder), what, "Leave --again out.")])
     run = secrets.token_hex(8)
     place = folder / "runs" / f"{time.strftime('%Y%m%d-%H%M%S')}-{run[:4]}"
-    write_atomically(kept, json.dumps({"run": run, "place": place.name, "agreement": agreement}))
+    write_atomically(file, json.dumps({"run": run, "place": place.name, "agreement": agreement}))
     return run, place, False
 
 

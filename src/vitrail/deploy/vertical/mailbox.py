@@ -14,12 +14,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from vitrail.core.errors import MessageRefused
 from vitrail.deploy.identity.sealing import SealedSession
 from vitrail.deploy.protocol.message import Message
 from vitrail.deploy.vertical.messages import read, written
-
-Triple = tuple[str, int]  # with which guest, for which step
+from vitrail.vertical.mailbox import DEALER, Mailbox, Triple, expect
 
 
 class Envelope(NamedTuple):
@@ -41,11 +39,12 @@ class SessionEnded(Exception):  # noqa: N818  not an error: another session bega
     """Nobody listens to this program any more."""
 
 
-class Mailbox:
+class RemoteMailbox(Mailbox):
     def __init__(self, name: str, seals: SealedSession, record: Callable[[Message, str], None]) -> None:
         """`record` is told of every letter before it is sealed, with its receiver; raises where it must not leave."""
         self.name, self.seals, self.record = name, seals, record
         self.away: set[str] = set()
+        self.crosses = lambda sender, receiver, letter: letter
         self._come = {other: deque[Any]() for other in seals.opened}
         self._dealt: dict[Triple, Any] = {}
         self._out = Collection([], [], [], "")
@@ -58,18 +57,13 @@ class Mailbox:
     # for the program
 
     def post(self, receiver: str, letter: Any) -> None:
-        said = written(letter)
+        message = written(self.crosses(self.name, receiver, letter))
         with self._known:
             self._look()
-            self.record(said, receiver)
-            self._out.letters.append(Envelope(receiver, *self.seals.seal(receiver, said.pack())))
-
-    def get(self, sender: str, *kinds: type[Any]) -> Any:
-        """The next letter of this sender, which must be of one of these kinds."""
-        return self.get_unless_away(sender, *kinds, waits=True)
+            self.record(message, receiver)
+            self._out.letters.append(Envelope(receiver, *self.seals.seal(receiver, message.pack())))
 
     def get_unless_away(self, sender: str, *kinds: type[Any], waits: bool = False) -> Any:
-        """The same; None where the sender is known to be away."""
         box = self._come.setdefault(sender, deque())
         with self._known:
             self._asks = not waits
@@ -77,11 +71,7 @@ class Mailbox:
             if not box:
                 return None
             letter = box.popleft()
-        if not isinstance(letter, kinds):
-            named = " or ".join(kind.__name__ for kind in kinds)
-            what = f"expected {named}, got {type(letter).__name__}."
-            raise MessageRefused(f"letter from {sender}", what)
-        return letter
+        return self.crosses(sender, self.name, expect(letter, sender, kinds))
 
     def ask_dealer(self, wanted: Iterable[Triple], terms: Sequence[int] = ()) -> None:
         with self._known:
@@ -89,12 +79,12 @@ class Mailbox:
             self._out.deal.extend(wanted)
             self._out.terms.extend(terms)
 
-    def dealt(self, guest: str, step: int) -> Any:
-        """This party's part of the triple."""
+    def dealt(self, triple: Triple) -> Any:
         with self._known:
             self._asks = False
-            self._wait(lambda: (guest, step) in self._dealt)
-            return self._dealt.pop((guest, step))
+            self._wait(lambda: triple in self._dealt)
+            part = self._dealt.pop(triple)
+        return self.crosses(DEALER, self.name, part)
 
     def _look(self) -> None:
         if self._over:
@@ -111,7 +101,7 @@ class Mailbox:
 
     # for the door
 
-    def begin(self, program: Callable[[Mailbox], None]) -> None:
+    def begin(self, program: Callable[[RemoteMailbox], None]) -> None:
         def run() -> None:
             try:
                 program(self)

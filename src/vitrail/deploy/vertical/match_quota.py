@@ -52,8 +52,8 @@ class MatchQuota:
         if not self.path.exists():
             return
         try:
-            kept = json.loads(self.path.read_text(encoding="utf-8"))
-            self.allowed, self.begun = int(kept["allowed"]), list(kept["begun"])
+            count = json.loads(self.path.read_text(encoding="utf-8"))
+            self.allowed, self.begun = int(count["allowed"]), list(count["begun"])
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             what = "it cannot be read, so that nobody knows how many matches were begun."
             hint = "Restore it from a copy."

@@ -1,4 +1,5 @@
-"""What a sealed letter says: one message of the match or of the dialogue, or one of those here, and its step."""
+"""What a sealed letter says: one message of the match or of the dialogue, or one of those here, with which a session
+begins: guests say what they kept and what they allow, the host with what it goes on."""
 
 from __future__ import annotations
 
@@ -27,12 +28,6 @@ class Begin(NamedTuple):
     anew: Annotated[int, "whether a new match is made"]
 
 
-class Agreed(NamedTuple):
-    """From a guest, after the number in common."""
-
-    mark: Annotated[str, "that your officer agreed to the places of the match of this name"]
-
-
 class Offered(NamedTuple):
     """From a guest, before training."""
 
@@ -50,43 +45,12 @@ class Settled(NamedTuple):
     step: Annotated[int, "with which step training goes on"]
 
 
-class Ask(NamedTuple):
-    """For the answers of a step; the rows are drawn alike at both ends."""
-
-    step: Annotated[int, "which step of training your answers are asked for"]
-
-
-class Keep(NamedTuple):
-    step: Annotated[int, "after which step of training you keep your state"]
-
-
-class Off(NamedTuple):
-    """For the answer at the guest's reference."""
-
-    reference: Annotated[int, "nothing but that your answer at your reference is asked for, which is about nobody"]
-
-
-class Open(NamedTuple):
-    """From the host: a table of locked answers for people who need not be in common."""
-
-    people: Annotated[int, "how many people will be looked up in it; not who"]
-
-
-class Refused(NamedTuple):
-    """From a guest, instead of an answer after training."""
-
-    why: Annotated[str, "that your ration is spent, and how much of it is left"]
-
-
-class Ended(NamedTuple):
-    asked: Annotated[int, "for how many rows your answers were asked after training"]
-
-
 KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
-        *(Have, Begin, Agreed, Offered, Settled, Ask, Keep, Off, Open, Refused, Ended),
-        *(matching_protocol.Length, matching_protocol.List, matching_protocol.Count, matching_protocol.Places),
+        *(Have, Begin, Offered, Settled, *messages.CONTROL),
+        *(matching_protocol.Length, matching_protocol.List, matching_protocol.Count),
+        *(matching_protocol.Agreed, matching_protocol.Places),
         *(messages.Levels, messages.Numbers, messages.Wanted, messages.Masked, messages.Slope),
         *(lookup.Table, lookup.Asked, lookup.Told),
     )
@@ -108,28 +72,28 @@ def written(letter: Any) -> Message:
 
 def read(text: bytes, where: str) -> Any:
     """A letter from bytes that a party wrote; which need not be one that keeps to the rules."""
-    said = unpack(text)
-    kind = KINDS.get(said.kind)
+    message = unpack(text)
+    kind = KINDS.get(message.kind)
     if kind is None:
-        raise _refusal(where, f"kind {said.kind[:20]!r} is unknown.")
-    hints, given = get_type_hints(kind), dict[str, Any]()
-    if said.words.keys() | said.tensors.keys() != hints.keys() or said.words.keys() & said.tensors.keys():
-        raise _refusal(where, f"expected {', '.join(hints)} in {said.kind}.")
+        raise _refusal(where, f"kind {message.kind[:20]!r} is unknown.")
+    hints, fields = get_type_hints(kind), dict[str, Any]()
+    if message.words.keys() | message.tensors.keys() != hints.keys() or message.words.keys() & message.tensors.keys():
+        raise _refusal(where, f"expected {', '.join(hints)} in {message.kind}.")
     for name, hint in hints.items():
-        value: Any = said.tensors[name] if name in said.tensors else said.words[name]
+        value: Any = message.tensors[name] if name in message.tensors else message.words[name]
         if hint is bytes and isinstance(value, Tensor) and value.dtype == torch.uint8 and value.dim() == 1:
             value = value.numpy().tobytes()
         expected = list if hint == list[int] else hint
         if type(value) is not expected or (expected is list and not all(type(v) is int for v in value)):
-            raise _refusal(where, f"{said.kind}.{name} is {type(value).__name__}, not {expected.__name__}.")
-        given[name] = value
-    return kind(**given)
+            raise _refusal(where, f"{message.kind}.{name} is {type(value).__name__}, not {expected.__name__}.")
+        fields[name] = value
+    return kind(**fields)
 
 
 def sentences(kind: type[Any]) -> dict[str, str]:
     """What an officer reads of each field."""
-    told = get_type_hints(kind, include_extras=True)
-    return {k: next((m for m in getattr(h, "__metadata__", ()) if isinstance(m, str)), "") for k, h in told.items()}
+    hints = get_type_hints(kind, include_extras=True)
+    return {k: next((m for m in getattr(h, "__metadata__", ()) if isinstance(m, str)), "") for k, h in hints.items()}
 
 
 def _refusal(where: str, what: str) -> VitrailError:

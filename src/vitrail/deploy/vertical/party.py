@@ -23,8 +23,9 @@ from vitrail.deploy.identity.sealing import SealedSession, SealingKeys
 from vitrail.deploy.protocol.message import Message
 from vitrail.deploy.protocol.run_log import RunLog, is_run
 from vitrail.deploy.vertical.agreement import FORMAT, PartyAgreement
-from vitrail.deploy.vertical.mailbox import Collection, Envelope, Mailbox, Triple
+from vitrail.deploy.vertical.mailbox import Collection, Envelope, RemoteMailbox
 from vitrail.privacy.key_agreement import SIZE
+from vitrail.vertical.mailbox import Triple
 from vitrail.vertical.messages import GuestTriple, HostTriple
 
 PATIENCE = 5.0  # seconds that a question waits for a program that is busy
@@ -49,15 +50,15 @@ class PartyEndpoint:
         key: X25519PrivateKey,
         base: Path,
         outbox: Outbox,
-        program: Callable[[Mailbox, Path], None],
+        program: Callable[[RemoteMailbox, Path], None],
         another: bool = False,
     ) -> None:
         """`another`: somebody here says that one more run may begin, though the last has not ended."""
         self.name, self.pact, self.key, self.base, self.outbox, self.program = name, pact, key, base, outbox, program
         self.runs, self.home = RunLog(base, another), base  # the home of the run at hand
         self.notices = list[str]()
-        self.line: Mailbox | None = None
-        self._over: Mailbox | None = None  # of the session before, whose program may still be busy
+        self.line: RemoteMailbox | None = None
+        self._over: RemoteMailbox | None = None  # of the session before, whose program may still be busy
         self._drawn: X25519PrivateKey | None = None
         self._session = -1
         self._last = NOTHING
@@ -75,8 +76,8 @@ class PartyEndpoint:
             raise MessageRefused("message", f"its words {', '.join(wrong)} are not as agreed.")
         if not is_run(asked.words["run"]):
             raise MessageRefused("run", f"{asked.words['run'][:20]!r} is no run.")
-        said: Message = getattr(self, f"_on_{asked.kind}")(asked)
-        return said
+        answer: Message = getattr(self, f"_on_{asked.kind}")(asked)
+        return answer
 
     def _on_hello(self, asked: Message) -> Message:
         words = asked.words
@@ -115,9 +116,9 @@ class PartyEndpoint:
             self._begin(words["keys"], words["away"])
         assert self.line is not None
         self.line.feed(_letters(asked), _dealt(asked, self.name), [str(n) for n in words["away"]])
-        said = _answer(self.line.take(PATIENCE))
-        self._last = number, mark, said
-        return said
+        answer = _answer(self.line.take(PATIENCE))
+        self._last = number, mark, answer
+        return answer
 
     def _busy(self) -> Message:
         """While the program of the session before goes on; the question will be asked again."""
@@ -125,25 +126,26 @@ class PartyEndpoint:
         self._over.join(PATIENCE)
         return Message("relay", {"state": "again", "letters": [], "deal": [], "terms": []})
 
-    def _begin(self, told: dict[str, Any], away: list[Any]) -> None:
+    def _begin(self, keys: dict[str, Any], away: list[Any]) -> None:
         assert self._drawn is not None
         mine, others = self.pact.keys, dict[str, SealingKeys]()
         for other in (other for other in mine if other != self.name and other not in away):
             try:
-                key = bytes.fromhex(told[other])
+                key = bytes.fromhex(keys[other])
             except (KeyError, TypeError, ValueError):
                 key = b""
             if len(key) != SIZE:
                 raise MessageRefused(f"key of {other}", "expected a public key of 32 bytes for this session.")
             others[other] = SealingKeys(mine[other], key)
         about = f"{self.pact.hash} {self.home.name} {self._session}"
-        self.line = Mailbox(self.name, SealedSession(self.name, self.key, self._drawn, others, about), self._record)
+        seals = SealedSession(self.name, self.key, self._drawn, others, about)
+        self.line = RemoteMailbox(self.name, seals, self._record)
         self.line.begin(lambda line: self.program(line, self.home))
 
-    def _record(self, said: Message, receiver: str) -> None:
+    def _record(self, letter: Message, receiver: str) -> None:
         """In the clear, before it is sealed: what the officer may look at."""
-        told = said._replace(words={**said.words, "to": receiver})
-        self.outbox.record(told, told.pack())
+        entry = letter._replace(words={**letter.words, "to": receiver})
+        self.outbox.record(entry, entry.pack())
 
     def _on_finish(self, asked: Message) -> Message:
         RunLog.end(self.home)
@@ -152,24 +154,24 @@ class PartyEndpoint:
 
 def _letters(asked: Message) -> list[Envelope]:
     out = []
-    for i, said in enumerate(asked.words["letters"]):
+    for i, label in enumerate(asked.words["letters"]):
         data = asked.tensors.get(f"letter/{i}")
-        well = isinstance(said, list) and len(said) == 2 and type(said[0]) is str and type(said[1]) is int
+        well = isinstance(label, list) and len(label) == 2 and type(label[0]) is str and type(label[1]) is int
         if not well or data is None or data.dtype != torch.uint8 or data.dim() != 1:
             raise MessageRefused(f"letter {i}", "expected its sender, its number and its bytes.")
-        out.append(Envelope(said[0], said[1], data.numpy().tobytes()))
+        out.append(Envelope(label[0], label[1], data.numpy().tobytes()))
     return out
 
 
 def _dealt(asked: Message, name: str) -> dict[Triple, Any]:
     out: dict[Triple, Any] = {}
-    for i, said in enumerate(asked.words["dealt"]):
+    for i, label in enumerate(asked.words["dealt"]):
         try:
-            guest, step, kind = said
+            guest, step, kind = label
             triple = TRIPLES[kind](**{k: asked.tensors[f"dealt/{i}/{k}"] for k in TRIPLES[kind]._fields})
         except (KeyError, TypeError, ValueError):
             raise MessageRefused(f"triple {i}", "expected one of the dealer's.") from None
-        out[str(guest), int(step)] = triple
+        out[Triple(str(guest), int(step))] = triple
     return out
 
 

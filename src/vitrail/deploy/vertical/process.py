@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -23,13 +22,14 @@ from vitrail.deploy.identity.enrolment import Kit
 from vitrail.deploy.identity.signing import Signer
 from vitrail.deploy.site.process import SiteProcess, agreed_to
 from vitrail.deploy.vertical.agreement import PartyAgreement
-from vitrail.deploy.vertical.dialogue import RATION, PartyProgram
 from vitrail.deploy.vertical.match_quota import MOST_MATCHES, RATIO, MatchQuota, list_ratio
 from vitrail.deploy.vertical.party import PartyEndpoint
 from vitrail.deploy.vertical.postrun import PostrunRequest
+from vitrail.deploy.vertical.session import PartyProgram
 from vitrail.quality.checks.table import to_text
 from vitrail.storage.atomic_files import write_atomically
 from vitrail.storage.untrusted_files import LONGEST_TEXT, read_text
+from vitrail.vertical.store import RATION
 from vitrail.vertical.tables import check_party, read_party
 from vitrail.vertical.training.ration import RationAccount
 
@@ -41,10 +41,10 @@ def pact_of(kit: Kit) -> PartyAgreement:
         hint = "Give the coordinator's answer: --approval FILE."
         raise VitrailError("the party cannot join", [Problem(str(kit.folder), "it is not approved yet.", hint)])
     try:
-        said = json.loads(read_text(place, LONGEST_TEXT))
+        cards = json.loads(read_text(place, LONGEST_TEXT))
     except (OSError, ValueError, RecursionError):
-        said = None
-    return PartyAgreement(kit.study, kit.seed, party_keys.read_cards(said, kit.study.parties, kit.authority, place))
+        cards = None
+    return PartyAgreement(kit.study, kit.seed, party_keys.read_cards(cards, kit.study.parties, kit.authority, place))
 
 
 def agree_party(
@@ -71,9 +71,9 @@ def agree_party(
     most, matches = list_ratio(study.match.ratio, ratio), MatchQuota(kit.home)
     print(pact_summary(pact, kit.site, mine, most, matches.ending))
     print(pact_text(pact, kit.site, mine, look_up, most, matches))
-    said = {"agreement": pact.hash, "ration": list(mine), "look_up": look_up, "list_ratio": most}
-    said |= {} if sandbox else {"sandbox": False}
-    agreed_to(kit, pact.hash, said, _accepted(pact.hash, accept, matches))
+    yes = {"agreement": pact.hash, "ration": list(mine), "look_up": look_up, "list_ratio": most}
+    yes |= {} if sandbox else {"sandbox": False}
+    agreed_to(kit, pact.hash, yes, _accepted(pact.hash, accept, matches))
     return pact, frame, mine
 
 
@@ -159,16 +159,14 @@ class Officer:
 
     def __call__(self, rows: int, mark: str, some: dict[tuple[str, ...], int]) -> None:
         with self._lock:
-            told = f"{several(rows, 'id')} in common with all parties (match {mark})."
-            self.say(told)
+            self.say(f"{several(rows, 'id')} in common with all parties (match {mark}).")
             for guests, count in some.items():
                 self.say(f"{several(count, 'id')} in common with {' and '.join(guests)}.")
             if not self.places and not self._asked():
                 what = f"nobody here agreed that each party learns which rows these {rows} are."
                 hint = "Join with --places to agree; the number was told, and nothing else."
                 raise PlacesRefused("places", what, hint)
-            said: dict[str, Any] = {"mark": mark, "rows": rows}
-            write_atomically(self.kit.home / "places.json", json.dumps(said))
+            write_atomically(self.kit.home / "places.json", json.dumps({"mark": mark, "rows": rows}))
 
     def _asked(self) -> bool:
         if not sys.stdin.isatty():

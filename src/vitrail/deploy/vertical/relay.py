@@ -56,17 +56,19 @@ class LetterRelay:
 
     def ask(self, questions: Mapping[str, Message]) -> dict[str, Message]:
         """Answers of those who gave one that is no error."""
-        heard = self.way.ask(dict(questions), self.deadline)
+        responses = self.way.ask(dict(questions), self.deadline)
         failed = []
-        for name, said in heard.answers.items():
+        for name, answer in responses.answers.items():
             self.missed.pop(name, None)
-            if said.kind == "error":
-                failed.append(Problem(name, f"{error_text(said)}.", "Repair it there."))
-            elif said.kind != questions[name].kind:
-                failed.append(Problem(name, f"it answered {said.kind[:20]!r} to {questions[name].kind!r}.", "Call it."))
+            if answer.kind == "error":
+                failed.append(Problem(name, f"{error_text(answer)}.", "Repair it there."))
+            elif answer.kind != questions[name].kind:
+                failed.append(
+                    Problem(name, f"it answered {answer.kind[:20]!r} to {questions[name].kind!r}.", "Call it.")
+                )
             if self.trouble.pop(name, ""):
                 self.way.log("answers again", site=name, what="")
-        for name, what in heard.trouble.items():
+        for name, what in responses.trouble.items():
             self.missed.setdefault(name, time.monotonic())
             if isinstance(what, SiteRemoved):
                 failed.append(Problem(name, "it was removed from the study.", "Invite to a new study without it."))
@@ -75,7 +77,7 @@ class LetterRelay:
                 self.trouble[name] = what
         if failed:
             raise StudyStopped(problems=failed)
-        return heard.answers
+        return responses.answers
 
     def late(self, deadlines: int, among: Sequence[str]) -> list[str]:
         """Who has not answered for so many deadlines."""
@@ -119,8 +121,8 @@ class RelaySession:
                 what = "each waits for a letter of another."
                 raise StudyStopped("parties", what, "Start serve again.")
             answers = self.to.ask(self.standing)
-            for party, said in answers.items():
-                self._take(party, said)
+            for party, answer in answers.items():
+                self._take(party, answer)
             if any(state == "lost" for state in self.state.values()):
                 self.to.way.log("new session", sites=[p for p, state in self.state.items() if state == "lost"])
                 return False
@@ -131,8 +133,8 @@ class RelaySession:
     def _hello(self) -> None:
         words = {"run": self.to.run, "session": self.number, "format": FORMAT, "agreement": self.to.pact.hash}
         while left := [p for p in self.to.parties if p not in self.keys and p not in self.away]:
-            for party, said in self.to.ask({p: Message("hello", words) for p in left}).items():
-                self.keys[party] = str(said.words.get("key", ""))
+            for party, answer in self.to.ask({p: Message("hello", words) for p in left}).items():
+                self.keys[party] = str(answer.words.get("key", ""))
             guests = [p for p in left if p != self.to.host and self.to.may_miss]
             self.away += self.to.late(1, guests)
             self.to.stop(self.to.late(DEADLINES, [p for p in left if p not in self.away]))
@@ -165,11 +167,11 @@ class RelaySession:
             self.told = list(self.away)
         return Message("relay", words, bodies)
 
-    def _take(self, party: str, said: Message) -> None:
+    def _take(self, party: str, answer: Message) -> None:
         try:
-            state, letters = said.words["state"], [(str(a), int(b)) for a, b in said.words["letters"]]
-            bodies = [said.tensors[f"letter/{i}"].numpy().tobytes() for i in range(len(letters))]
-            terms, deal = [int(n) for n in said.words["terms"]], [(str(a), int(b)) for a, b in said.words["deal"]]
+            state, letters = answer.words["state"], [(str(a), int(b)) for a, b in answer.words["letters"]]
+            bodies = [answer.tensors[f"letter/{i}"].numpy().tobytes() for i in range(len(letters))]
+            terms, deal = [int(n) for n in answer.words["terms"]], [(str(a), int(b)) for a, b in answer.words["deal"]]
             if state not in STATES or any(to not in self.letters or to == party for to, _ in letters):
                 raise ValueError
             self.state[party] = state

@@ -90,11 +90,11 @@ def distances(update: Params, took: Tensor) -> tuple[Tensor, Tensor]:
     return (between / torch.where(vanished, 1.0, own)[:, None]).sqrt(), vanished
 
 
-def per_user(value: Tensor, means: str, known: Tensor | None = None) -> Fact:
+def per_user(value: Tensor, means: str, where: Tensor | None = None) -> Fact:
     """Of every round, [user]; no number where it is not known."""
-    return Fact(value if known is None else torch.where(known, value, torch.nan), ("user",), means, every=True)
+    return Fact(value if where is None else torch.where(where, value, torch.nan), ("user",), means, every=True)
 
 
-def per_pair(value: Tensor, means: str, known: Tensor) -> Fact:
+def per_pair(value: Tensor, means: str, where: Tensor) -> Fact:
     """Of every round, [user, site]; no number where it is not known."""
-    return Fact(torch.where(known, value, torch.nan), ("user", "site"), means, every=True)
+    return Fact(torch.where(where, value, torch.nan), ("user", "site"), means, every=True)

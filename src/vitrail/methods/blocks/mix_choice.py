@@ -1,16 +1,17 @@
-"""The tuning and the choice of Agreed mix (methods/agreed_mix.py): what a site keeps, and the exchanges that come after
-the method inside it."""
+"""The tuning and the choice of Agreed mix (methods/agreed_mix.py): what a site keeps, which methods can be
+inside, and the exchanges that come after the method."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from vitrail.core.declarations import Needs, WireRules
-from vitrail.core.exchange import Exchange, Nothing, Roster, SiteContext
+from vitrail.core.exchange import Exchange, Method, Nothing, Roster, SiteContext
 from vitrail.core.facts import (
     AGAINST_ALONE,
     ALONE_LEFT_OUT,
@@ -25,11 +26,14 @@ from vitrail.core.facts import (
 )
 from vitrail.core.task import Batch, Out, Task, carry_state
 from vitrail.core.tensors import Params, clone
-from vitrail.methods.blocks.model_copies import apart, copies, flat, fold_of, lot_of, mix
-from vitrail.methods.blocks.out_of_fold import VersionedCoord, counted, merged, parted, version
+from vitrail.methods.blocks.model_copies import copies, fold_of, lot_of, merged, mix, parted, version
+from vitrail.methods.blocks.out_of_fold import VersionedCoord
+from vitrail.methods.fedavg import FedAvg
 
 if TYPE_CHECKING:
     from vitrail.methods.agreed_mix import AgreedMix
+
+AnyMethod = Method[Any, Any, Any, Any, Any]
 
 MEANS = {
     "loss": (("site",), LEFT_OUT),
@@ -63,6 +67,28 @@ class TuningWork(NamedTuple):
     lot: Tensor
 
 
+def why_unfit(name: str | None) -> str:
+    """Why that method cannot be mixed like this; nothing where it can."""
+    from vitrail.methods import problems  # the table lists this method too
+
+    if name is not None and (wrong := problems(name, {}, "inner")):
+        return " ".join(f"{p.what} {p.hint}".strip() for p in wrong).rstrip(".")
+    stages = (made := build_inner(name)).plan(2)
+    one, *more = stages[0].exchanges
+    if not made.catalogue.federated or more or one.wire.aggregation != "sum" or type(made).shared is Method.shared:
+        return "its rounds are not one sum that makes a shared model, which every site could mix with its own"
+    if any(ex.needs.row_indices for stage in stages for ex in stage.exchanges):
+        return "it looks at which rows a batch holds, as this one does: it chooses by itself"
+    return ""
+
+
+@cache
+def build_inner(name: str | None) -> AnyMethod:
+    from vitrail.methods import build, split_name
+
+    return FedAvg() if name is None else build(*split_name(name))
+
+
 @dataclass(frozen=True)
 class Tune(Exchange[State, VersionedCoord, TuningWork, Lot, Nothing]):
     """Each site goes on alone from what the method gave it, in every version; how it was after so many epochs is
@@ -77,13 +103,13 @@ class Tune(Exchange[State, VersionedCoord, TuningWork, Lot, Nothing]):
     def begin(self, site: SiteContext, state: State, down: Lot) -> TuningWork:
         params = clone({k: v[:, -1] for k, v in state.tuned.items()})
         return TuningWork(
-            params, apart(site.optimizer.state(flat(params), flat(state.memory)), len(down.lot)), down.lot
+            params, parted(site.optimizer.state(merged(params), merged(state.memory)), len(down.lot)), down.lot
         )
 
     def step(self, site: SiteContext, work: TuningWork, batch: Batch) -> None:
-        wide = copies(batch, counted(batch, work.lot, self.of.folds))
+        wide = copies(batch, self.of.counted(batch, work.lot))
         site.optimizer.at(site.optimizer.lr * self.of.own_rate).step(
-            site.task, flat(work.params), flat(work.memory), wide
+            site.task, merged(work.params), merged(work.memory), wide
         )
 
     def report(self, site: SiteContext, state: State, work: TuningWork, down: Lot) -> tuple[State, Nothing]:
@@ -121,8 +147,8 @@ class ChooseMix(Exchange[State, VersionedCoord, Nothing, MixOffer, MixCosts]):
         return MixOffer(coord.choice.expand(len(roster.names)), lot_of(roster))
 
     def report(self, site: SiteContext, state: State, work: Nothing, down: MixOffer) -> tuple[State, MixCosts]:
-        heard = [self.losses(site.task, state, down, batch) for batch in site.rows.blocks()]
-        mixed, alone, w = (torch.cat([h[i] for h in heard], -1) for i in range(3))  # of each row, weighted
+        blocks = [self.losses(site.task, state, down, batch) for batch in site.rows.blocks()]
+        mixed, alone, w = (torch.cat([h[i] for h in blocks], -1) for i in range(3))  # of each row, weighted
         total, more = w.sum(-1), mixed - alone[:, None, None]  # [site], [site, start, alpha, row]
         per_row = 1 / total.clamp(min=torch.finfo(total.dtype).tiny)[:, None, None]
         by = per_row * more.sum(-1)
@@ -130,8 +156,8 @@ class ChooseMix(Exchange[State, VersionedCoord, Nothing, MixOffer, MixCosts]):
         many = (w > 0).sum(-1).to(w.dtype)[:, None, None]
         square = per_row**2 * (off**2).sum(-1) * many / (many - 1).clamp(min=1)
         costs = mixed.sum(-1)
-        kept = state._replace(losses=per_row * costs, errors=square.sqrt(), alone=per_row[:, 0, 0] * alone.sum(-1))
-        return kept, MixCosts(costs, total, torch.stack([torch.ones_like(by), by, by**2, square], 1))
+        state = state._replace(losses=per_row * costs, errors=square.sqrt(), alone=per_row[:, 0, 0] * alone.sum(-1))
+        return state, MixCosts(costs, total, torch.stack([torch.ones_like(by), by, by**2, square], 1))
 
     def losses(self, task: Task, state: State, down: MixOffer, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Of one block of rows: of every mix [site, start, alpha, row], alone [site, row]; and the weights [site, row].
@@ -147,9 +173,9 @@ class ChooseMix(Exchange[State, VersionedCoord, Nothing, MixOffer, MixCosts]):
             each = task.loss.rows(Out(z, z), wide).view(n, of.folds + 1, many)
             return each.gather(1, fold[:, None])[:, 0] + each[:, -1] - each[:, :-1].mean(1)
 
-        mine = task.output(flat(state.own), wide.x)
+        mine = task.output(merged(state.own), wide.x)
         steps = [{k: v[:, i] for k, v in state.tuned.items()} for i in range(len(of.tuned))]
-        theirs = [of.method.predict(task, merged(state.of), wide.x), *(task.output(flat(p), wide.x) for p in steps)]
+        theirs = [of.method.predict(task, merged(state.of), wide.x), *(task.output(merged(p), wide.x) for p in steps)]
         rows = [torch.stack([cost(mix(a, mine, z)) for a in of.alphas], 1) for z in theirs]
         return torch.stack(rows, 1), cost(mine), batch.w[..., 0]
 
@@ -159,14 +185,14 @@ class ChooseMix(Exchange[State, VersionedCoord, Nothing, MixOffer, MixCosts]):
         start, a = torch.unravel_index(choice, costs.shape)
         epochs, tried = costs.new_tensor((0, *self.of.tuned)), costs.new_tensor(self.of.alphas)
         axes = ("epochs", "own share")
-        told = {  # of every round: what only the last one tells would give way to what is shown after it
+        facts = {  # of every round: what only the last one tells would give way to what is shown after it
             "choice": Fact(torch.stack([epochs[start], tried[a]]), ("what",), MIX, every=True),
             "costs": Fact(costs / up.rows, axes, MIX_COSTS, every=True),
             "epochs": Fact(epochs, ("epochs",), MIX_EPOCHS, every=True),
             "tried": Fact(tried, ("own share",), TRIED, every=True),
             "against": Fact(up.against, ("sums", *axes), AGAINST_ALONE, every=True),
         }
-        return coord._replace(choice=choice), told
+        return coord._replace(choice=choice), facts
 
     def lowest(self, costs: Tensor, against: Tensor) -> Tensor:
         """The place of the lowest; of those that cost hardly more, of that which serves fewest worse than alone."""

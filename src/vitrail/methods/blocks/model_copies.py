@@ -5,32 +5,31 @@ Params of copies are [site, copy, ...].
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from vitrail.core.exchange import Roster
 from vitrail.core.random import mixed
 from vitrail.core.task import Batch, Out, Task
-from vitrail.core.tensors import Params, tree_map
+from vitrail.core.tensors import Params, map_tensors
 
+ALPHAS = tuple(i / 10 for i in range(11))  # shares of one's own model that are tried
 STEPS = 30  # to find what is best added to scores
 
 
-def flat(tree: Params) -> Params:
-    """[site, copy, ...] -> [site * copy, ...]."""
-    return {k: v.flatten(0, 1) for k, v in tree.items()}
+def merged(tree: Any) -> Any:
+    """[site, copy, ...] -> [site * copy, ...], as a view where what it is of lies in one piece."""
+    return map_tensors(lambda t: t.flatten(0, 1), tree)
 
 
-def apart(tree: Params, sites: int) -> Params:
-    return {k: v.view(sites, len(v) // sites, *v.shape[1:]) for k, v in tree.items()}
+def parted(tree: Any, sites: int) -> Any:
+    return map_tensors(lambda t: t.reshape(sites, len(t) // sites, *t.shape[1:]), tree)
 
 
-def joined(one: Params, other: Params) -> Params:
-    return tree_map(lambda a, b: torch.cat([a, b], 1), one, other)
-
-
-def repeated(tree: Params, times: int) -> Params:
-    return {k: v.repeat_interleave(times, 1) for k, v in tree.items()}
+def version(tree: Any, which: int, axis: int = 0) -> Any:
+    return map_tensors(lambda t: t.select(axis, which), tree)
 
 
 def last(tree: Params) -> Params:
@@ -66,12 +65,32 @@ def picked(tensor: Tensor, place: Tensor, axis: int = 3) -> Tensor:
 
 def loss(task: Task, z: Tensor, y: Tensor, w: Tensor) -> Tensor:
     """Of scores [..., row, output], summed over rows."""
-    flat_z, flat_y, flat_w = (t.expand(*z.shape[:-1], -1).flatten(0, -3) for t in (z, y, w))
-    return task.loss.rows(Out(flat_z, flat_z), Batch(flat_z, flat_y, flat_w)).sum(1).view(z.shape[:-2])
+    zs, ys, ws = (t.expand(*z.shape[:-1], -1).flatten(0, -3) for t in (z, y, w))
+    return task.loss.rows(Out(zs, zs), Batch(zs, ys, ws)).sum(1).view(z.shape[:-2])
+
+
+def counted(w: Tensor, fold: Tensor, folds: int, more: float = 1.0) -> Tensor:
+    """[site, version, row, 1], of weights w [site, row, 1]: a row counts in every version but that without its fold,
+    and `more` times as much in all of these but the last, which has all rows."""
+    seen = fold[:, None] != torch.arange(folds + 1, device=fold.device)[:, None]
+    times = w.new_full((folds + 1,), more)
+    times[-1:].fill_(1.0)  # `= 1.0` would come from outside, which a captured graph may not take
+    return w[:, None] * (seen * times[:, None])[..., None]
+
+
+def counted_rows(batch: Batch, lot: Tensor, folds: int, more: float = 1.0) -> Tensor:
+    return counted(batch.w, fold_of(batch, lot, folds), folds, more)
 
 
 def mix(a: float, mine: Tensor, theirs: Tensor) -> Tensor:
     return theirs if a == 0 else mine.expand_as(theirs) if a == 1 else torch.lerp(theirs, mine.expand_as(theirs), a)
+
+
+def mix_scores(share: Tensor, mine: Tensor, theirs: Tensor) -> Tensor:
+    """Scores [site, row, output], by each site's share of its own model; at the ends the other model is not looked at,
+    whatever became of it."""
+    a = share[:, None, None]
+    return torch.where(a == 0, theirs, torch.where(a == 1, mine, torch.lerp(theirs, mine, a)))
 
 
 def fitted(task: Task, z: Tensor, y: Tensor, w: Tensor, hold: float) -> Tensor:
@@ -81,8 +100,8 @@ def fitted(task: Task, z: Tensor, y: Tensor, w: Tensor, hold: float) -> Tensor:
     b, step = z.new_zeros(*z.shape[:-2], 1, z.shape[-1]), 1 / (w.sum((-2, -1), keepdim=True) + hold)
 
     def slope(b: Tensor) -> Tensor:
-        flat_z, flat_y, flat_w = (t.flatten(0, -3) for t in (z + b, y, w))
-        return task.loss.grad(Out(flat_z, flat_z), Batch(flat_z, flat_y, flat_w)).sum(1).view(b.shape) + hold * b
+        zs, ys, ws = (t.flatten(0, -3) for t in (z + b, y, w))
+        return task.loss.grad(Out(zs, zs), Batch(zs, ys, ws)).sum(1).view(b.shape) + hold * b
 
     now = slope(b)
     for _ in range(STEPS):

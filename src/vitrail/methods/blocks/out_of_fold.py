@@ -10,16 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
+from vitrail.core.declarations import Needs, WireRules
 from vitrail.core.exchange import AnyExchange, Exchange, Roster, Rows, SiteContext
 from vitrail.core.facts import Facts
 from vitrail.core.task import Batch, Task, carry_state
-from vitrail.core.tensors import Params, clone, flatten, map_tensors, unflatten
-from vitrail.methods.blocks.model_copies import apart, copies, flat, fold_of, lot_of
+from vitrail.core.tensors import Params, clone, flatten, unflatten
+from vitrail.methods.blocks.model_copies import copies, counted_rows, lot_of, merged, parted, version
+
+if TYPE_CHECKING:
+    from vitrail.methods.agreed_mix import AgreedMix
 
 
 class VersionedMessage(NamedTuple):
@@ -56,30 +60,29 @@ class Versioned:
         return self.ex.invite(task, version(coord.of, self.folds), roster)
 
     def send(self, task: Task, coord: VersionedCoord, roster: Roster) -> VersionedMessage:
-        told = [self.ex.send(task, version(coord.of, v), roster) for v in range(self.folds + 1)]
-        return VersionedMessage(stacked(told, 1), lot_of(roster))
+        messages = [self.ex.send(task, version(coord.of, v), roster) for v in range(self.folds + 1)]
+        return VersionedMessage(stacked(messages, 1), lot_of(roster))
 
     def begin(self, site: SiteContext, state: Any, down: VersionedMessage) -> Work:
         n = len(down.lot)
         of = self.ex.begin(self.in_versions(site, down.lot), merged(state.of), merged(down.of))
         own = clone(state.own) if self.beside else {}
-        memory = apart(site.optimizer.state(flat(own), flat(state.memory)), n) if own else {}
+        memory = parted(site.optimizer.state(merged(own), merged(state.memory)), n) if own else {}
         return Work(parted(of, n), own, memory, down.lot)
 
     def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
-        wide = copies(batch, counted(batch, work.lot, self.folds))
+        wide = copies(batch, self.counted(batch, work.lot))
         self.ex.step(self.in_versions(site, work.lot), merged(work.of), wide)
         if work.own:
             alone = site.optimizer.alone.at(site.optimizer.lr * self.own_rate)
-            alone.step(site.task, flat(work.own), flat(work.memory), wide)
+            alone.step(site.task, merged(work.own), merged(work.memory), wide)
 
     def report(self, site: SiteContext, state: Any, work: Work, down: VersionedMessage) -> tuple[Any, Any]:
         n, site = len(down.lot), self.in_versions(site, down.lot)
         of, up = self.ex.report(site, merged(state.of), merged(work.of), merged(down.of))
-        kept = state._replace(of=parted(of, n))
         if work.own:
-            kept = kept._replace(own=work.own, memory=carry_state(work.memory, state.memory))
-        return kept, parted(up, n)
+            state = state._replace(own=work.own, memory=carry_state(work.memory, state.memory))
+        return state._replace(of=parted(of, n)), parted(up, n)
 
     def merge(self, task: Task, coord: VersionedCoord, up: Any, roster: Roster) -> tuple[VersionedCoord, Facts]:
         """Of facts those of the version with all rows are told."""
@@ -96,9 +99,33 @@ class Versioned:
         """The context of the wrapped exchange: the site's rows as each version sees them."""
 
         def look() -> Iterator[Batch]:
-            return (copies(b, counted(b, lot, self.folds)) for b in site.rows.blocks())
+            return (copies(b, self.counted(b, lot)) for b in site.rows.blocks())
 
         return site._replace(rows=Rows(site.rows.total.repeat_interleave(self.folds + 1), look=look))
+
+    def counted(self, batch: Batch, lot: Tensor) -> Tensor:
+        """As much more without a fold as keeps the total what it is: versions shall differ by rows, not by how far they
+        are trained."""
+        return counted_rows(batch, lot, self.folds, self.folds / (self.folds - 1))
+
+
+@dataclass(frozen=True)
+class LaterStage(Versioned, Exchange[Any, VersionedCoord, Work, VersionedMessage, Any]):
+    """A later stage of the method (it may train alone in it), in the same versions."""
+
+    of: AgreedMix
+    ex: AnyExchange
+    folds: int
+    needs = Needs(row_indices=True)
+    beside: ClassVar[bool] = False  # type: ignore[misc]
+    own_rate: ClassVar[float] = 1.0  # type: ignore[misc]
+
+    @property
+    def wire(self) -> WireRules:
+        return WireRules(self.ex.wire.aggregation)
+
+    def settle(self, task: Task, state: Any, down: VersionedMessage) -> Any:
+        return self.of.ready(task, super().settle(task, state, down))
 
 
 @dataclass(frozen=True)
@@ -125,20 +152,6 @@ class OfLast(Exchange[Any, Any, Any, Any, Any]):
         return version(state.of, -1, 1)
 
 
-def counted(batch: Batch, lot: Tensor, folds: int) -> Tensor:
-    """[site, version, row, 1]: a row counts in every version but that without its fold, there as much more as keeps the
-    total what it is: versions shall differ by rows, not by how far they are trained."""
-    fold = fold_of(batch, lot, folds)
-    seen = fold[:, None] != torch.arange(folds + 1, device=fold.device)[:, None]
-    more = batch.w.new_full((folds + 1,), folds / (folds - 1))
-    more[-1:].fill_(1.0)  # `= 1.0` would come from outside, which a captured graph may not take
-    return batch.w[:, None] * (seen * more[:, None])[..., None]
-
-
-def version(tree: Any, which: int, axis: int = 0) -> Any:
-    return map_tensors(lambda t: t.select(axis, which), tree)
-
-
 def stacked(trees: Sequence[Any], axis: int = 0) -> Any:
     """Of each version its own -> one with an axis of versions."""
     parts = [dict(flatten(tree)) for tree in trees]
@@ -150,12 +163,3 @@ def _stack(versions: Sequence[Tensor], axis: int) -> Tensor:
     if axis == 0 or any(t.stride(0) for t in versions):
         return torch.stack(list(versions), axis)
     return torch.stack([t[:1] for t in versions], axis).expand(len(versions[0]), *[-1] * versions[0].dim())
-
-
-def merged(tree: Any) -> Any:
-    """[site, version, ...] -> [site * version, ...], as a view where what it is of lies in one piece."""
-    return map_tensors(lambda t: t.flatten(0, 1), tree)
-
-
-def parted(tree: Any, sites: int) -> Any:
-    return map_tensors(lambda t: t.reshape(sites, len(t) // sites, *t.shape[1:]), tree)

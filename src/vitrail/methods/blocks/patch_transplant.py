@@ -63,13 +63,13 @@ def _told(mine: Tensor, others: Tensor, odds: list[Odds]) -> Tensor:
     window, corners, falls = _falls(mine, odds[0])
     quarter = max(1, len(mine) // 4)
     largest = falls.sort(1, descending=True).values[:, :quarter].mean(1)
-    found = []
+    rises = []
     for w in _first(largest, WINDOWS):
         y, x = corners[w]
         pieces = torch.cat([filled(others, mine[i], y, x, window) for i in _first(falls[w], DONORS)])
         bare = painted(others, y, x, window)
-        found.append(torch.stack([f(pieces).mean() - f(bare).mean() for f in odds]))
-    rise = torch.stack(found)  # [window, model]
+        rises.append(torch.stack([f(pieces).mean() - f(bare).mean() for f in odds]))
+    rise = torch.stack(rises)  # [window, model]
     lead = rise[:, 0] - rise[:, 1:].median(1).values
     return rise[_first(lead, 1)[0], 1:]
 
@@ -79,11 +79,11 @@ def _falls(mine: Tensor, odds: Odds) -> tuple[int, list[tuple[int, int]], Tensor
     height, width = mine.shape[2:]
     window = max(2, min(height, width) // PARTS)
     down, across = (places(side, window, window // STEPS) for side in (height, width))
-    whole, found = odds(mine), []
+    whole, falls = odds(mine), []
     for y in down:
         left = odds(torch.cat([painted(mine, y, x, window) for x in across]))
-        found.append(whole - left.view(len(across), -1))
-    return window, list(product(down, across)), torch.cat(found)
+        falls.append(whole - left.view(len(across), -1))
+    return window, list(product(down, across)), torch.cat(falls)
 
 
 def _first(values: Tensor, many: int) -> list[int]:
@@ -105,15 +105,15 @@ def _examples(rows: Rows, classes: int, like: Tensor) -> list[list[Tensor]]:
     """[site][class]: at most MOST of its training pictures each, spread over all of them."""
     labels = torch.cat([torch.where(b.w[..., 0] > 0, b.y.argmax(-1), -1) for b in rows.blocks()], 1)
     wanted = [[_spread((of == k).nonzero()[:, 0], MOST) for k in range(classes)] for of in labels]
-    found: list[list[list[Tensor]]] = [[[] for _ in range(classes)] for _ in labels]
+    examples: list[list[list[Tensor]]] = [[[] for _ in range(classes)] for _ in labels]
     first = 0
     for block in rows.blocks():
         for site, label in product(range(len(labels)), range(classes)):
             at = wanted[site][label]
             here = at[(at >= first) & (at < first + block.x.shape[1])] - first
-            found[site][label].append(to_floats(block.x[site, here], like))
+            examples[site][label].append(to_floats(block.x[site, here], like))
         first += block.x.shape[1]
-    return [[torch.cat(parts) for parts in by_class] for by_class in found]
+    return [[torch.cat(parts) for parts in by_class] for by_class in examples]
 
 
 def _spread(of: Tensor, most: int) -> Tensor:

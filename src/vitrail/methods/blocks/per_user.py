@@ -156,18 +156,18 @@ class EveryUser(Method[State, Held, Work, Down, Up], Generic[Held]):
         """What can be told of the models as they were sent."""
         computed = (self.asked(sent) * here * up.batches).sum()
         counted = torch.stack([computed, 2 * self.beside * up.batches.sum()])
-        told = {
+        facts = {
             "stopped": per_user(watch.stopped, means.STOPPED),
             "gradients": Fact(counted, ("for",), means.GRADIENTS, every=True),
         }
-        said = {"loss": means.VALIDATION, "to_alone": means.TO_ALONE, "between": means.BETWEEN}
-        for name, what in said.items():
+        meaning_of = {"loss": means.VALIDATION, "to_alone": means.TO_ALONE, "between": means.BETWEEN}
+        for name, what in meaning_of.items():
             if isinstance(value := getattr(up, name), Tensor):
-                told[name] = per_user(value, what, here)
+                facts[name] = per_user(value, what, here)
         if self.beside:
             theirs, shared = ({k: v[at] for k, v in sent.models.items()} for at in (slice(len(here)), -1))
-            told["to_shared"] = per_user(distance(theirs, to_all(shared, len(here))), means.TO_SHARED)
-        return told
+            facts["to_shared"] = per_user(distance(theirs, to_all(shared, len(here))), means.TO_SHARED)
+        return facts
 
     def settle(self, task: Task, state: State, down: Down) -> State:
         shared = {k: v[:, -1] for k, v in down.models.items()} if self.beside else {}

@@ -9,7 +9,7 @@ from vitrail.core.exchange import Rows
 from vitrail.core.task import Batch, Out, Task
 from vitrail.core.tensors import Params, per_site
 from vitrail.nets import ProtoNet
-from vitrail.nets.prototypes import similarity
+from vitrail.nets.prototype_network import similarity
 
 NEAR = 1e-6  # relative: closer distances are one, of which the first counts; engines may round otherwise
 
@@ -42,9 +42,9 @@ def nearest_patches(net: ProtoNet, params: Params, rows: Rows) -> tuple[Tensor, 
         flat = all_cells.transpose(1, 2).flatten(2)  # [site, prototype, row and cell]
         low, at = _first_lowest(flat)
         patches = z.flatten(3).transpose(2, 3).flatten(1, 2)  # [site, row and cell, D]
-        found = patches.gather(1, at[..., None].expand(-1, -1, patches.shape[-1]))
+        nearest = patches.gather(1, at[..., None].expand(-1, -1, patches.shape[-1]))
         better = low < best * (1 - NEAR)
-        best, taken = torch.where(better, low, best), torch.where(better[..., None], found, taken)
+        best, taken = torch.where(better, low, best), torch.where(better[..., None], nearest, taken)
         place = torch.stack([first + at // cells, at % cells], -1)
         where, first = torch.where(better[..., None], place, where), first + many
     return taken, where
@@ -52,8 +52,8 @@ def nearest_patches(net: ProtoNet, params: Params, rows: Rows) -> tuple[Tensor, 
 
 def sparse_last(net: ProtoNet, params: Params, rows: Rows, l1: float, steps: int) -> Tensor:
     """[site, class, prototype]: after so many proximal steps on mean cross-entropy + l1 |weights of other classes|."""
-    told = [(similarity(net.forward(params, b.x, tape=False).features), b.y, b.w) for b in rows.blocks()]
-    s, y, w = (torch.cat(parts, 1) for parts in zip(*told, strict=True))
+    blocks = [(similarity(net.forward(params, b.x, tape=False).features), b.y, b.w) for b in rows.blocks()]
+    s, y, w = (torch.cat(parts, 1) for parts in zip(*blocks, strict=True))
     w = w / w.sum(1, keepdim=True).clamp(min=torch.finfo(w.dtype).tiny)
     weight, wrong = params[net.HEAD], ~net.own(s)
     steepest = torch.linalg.eigvalsh(s.transpose(1, 2) @ (w * s))[:, -1] / 2  # of the slope: softmax bends by 1/2
@@ -61,9 +61,9 @@ def sparse_last(net: ProtoNet, params: Params, rows: Rows, l1: float, steps: int
     ahead, pace = weight, 1.0
     for _ in range(steps):
         slope = ((s @ ahead.transpose(1, 2)).softmax(-1) - y) * w
-        found = ahead - step * (slope.transpose(1, 2) @ s)
-        shrunk = found.sign() * (found.abs() - step * l1).clamp(min=0)
-        before, weight = weight, torch.where(wrong, shrunk, found)
+        moved = ahead - step * (slope.transpose(1, 2) @ s)
+        shrunk = moved.sign() * (moved.abs() - step * l1).clamp(min=0)
+        before, weight = weight, torch.where(wrong, shrunk, moved)
         pace, slower = (1 + (1 + 4 * pace**2) ** 0.5) / 2, pace
         ahead = weight + (slower - 1) / pace * (weight - before)
     return torch.where(per_site(steepest > 0, weight), weight, params[net.HEAD])

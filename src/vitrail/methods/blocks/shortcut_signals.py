@@ -91,15 +91,15 @@ class Try(Exchange[Any, Any, Nothing, Round, TransferCounts]):
         if rows.holdout is None:
             return rows.total.new_zeros(len(rows.total), task.net.outputs, 2)
         y = rows.holdout.y * (rows.holdout.w > 0)
-        said = torch.nn.functional.one_hot(task.output(model, rows.holdout.x).argmax(-1), task.net.outputs)
-        found = torch.stack([(y * said).sum(1), y.sum(1)], -1)
-        return torch.where(found[..., 1:] >= self.of.least, found, 0)
+        predicted = torch.nn.functional.one_hot(task.output(model, rows.holdout.x).argmax(-1), task.net.outputs)
+        counts = torch.stack([(y * predicted).sum(1), y.sum(1)], -1)
+        return torch.where(counts[..., 1:] >= self.of.least, counts, 0)
 
     def merge(self, task: Task, coord: Any, up: TransferCounts, roster: Roster) -> tuple[Any, Facts]:
         gone = coord._replace(offered=zeros(coord.offered), offers=torch.zeros_like(coord.offers))
-        told = Fact(up.counts.transpose(0, 1), ("user", "site", "class", "count"), TRAVEL)
+        travel = Fact(up.counts.transpose(0, 1), ("user", "site", "class", "count"), TRAVEL)
         piece = Fact(up.rises, ("site", "user", "class"), PIECE)
-        return gone, {"travel": told, "piece": piece, **agreed(roster)}
+        return gone, {"travel": travel, "piece": piece, **agreed(roster)}
 
 
 class Distance(Reveal):
@@ -122,11 +122,11 @@ def shows(of: InDISCO) -> tuple[AnyExchange, ...]:
     far = "how far the prototypes of your own lie from the shared ones, a mean for each class"
     easy = "how well your pictures of each class were told after the warm-up: a mean loss for each"
     by_class = ("site", "class")
-    found: list[AnyExchange] = [OfferModel(of), Try(of)] if of.travel else []
+    exchanges: list[AnyExchange] = [OfferModel(of), Try(of)] if of.travel else []
     if of.share != "no":
-        found.append(Distance(distance, lambda name: (by_class, PROTOTYPE_DISTANCE), far))
-    found.append(Easy(lambda task, state: {"easy": state.easy}, lambda name: (by_class, EASY), easy))
-    return tuple(found)
+        exchanges.append(Distance(distance, lambda name: (by_class, PROTOTYPE_DISTANCE), far))
+    exchanges.append(Easy(lambda task, state: {"easy": state.easy}, lambda name: (by_class, EASY), easy))
+    return tuple(exchanges)
 
 
 def agreed(roster: Roster) -> Facts:

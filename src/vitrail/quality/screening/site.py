@@ -189,14 +189,12 @@ def _multiples(values: Numbers, steps: Numbers) -> Flags:
 
 def score_rows(values: Numbers, is_number: Flags) -> Numbers:
     """[row, variable]: numbers by their rank among the site's own, all with mean 0 and spread 1; NaN where missing."""
-    from scipy.stats import rankdata  # takes a second to load, and few verbs screen
-
     out, observed = values.copy(), np.isfinite(values)
     full = np.flatnonzero(observed.all(0) & is_number)
     for which in ([full] if len(full) else []) + [np.array([v]) for v in np.flatnonzero(~observed.all(0) & is_number)]:
         rows = observed[:, which[0]]
         if rows.sum() >= FLOOR // 2:
-            ranks = rankdata(values[np.ix_(rows, which)], axis=0)
+            ranks = pd.DataFrame(values[np.ix_(rows, which)]).rank().to_numpy()  # scipy.stats takes a second to load
             out[np.ix_(rows, which)] = ndtri((ranks - 0.5) / rows.sum()).clip(-2.5, 2.5)
     observed = observed.sum(0)
     with np.errstate(all="ignore"):

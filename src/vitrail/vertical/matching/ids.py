@@ -110,8 +110,8 @@ def _repeated(seen: ParsedIds) -> Iterator[CheckFinding]:
         text = f"{len(rows)} rows share their id with another row"
         yield seen.error("repeated_id", rows, text, "Keep one row for each person.")
     if rows := seen.rows(lambda i: len(ways.get(seen.spelled[i], ())) > 1):
-        said = sorted(next(way for way in ways.values() if len(way) > 1))[:2]
-        text = f"{len(rows)} rows have ids that form = {seen.form!r} takes for one, such as {said[0]!r} and {said[1]!r}"
+        one, other = sorted(next(way for way in ways.values() if len(way) > 1))[:2]
+        text = f"{len(rows)} rows have ids that form = {seen.form!r} takes for one, such as {one!r} and {other!r}"
         hint = "One person twice? Keep one row. Two persons? Agree on a stricter form in [match]."
         yield seen.error("colliding_ids", rows, text, hint)
 
@@ -175,20 +175,20 @@ def look(frame: pd.DataFrame, study: Study, party: str) -> tuple[ParsedIds | Non
     assert study.match is not None
     column, form, target = study.parties[party].id, study.match.form, study.target.column
     places, repeated = place_columns(frame)
-    found = []
+    findings = []
     if party != study.host and target in places:
         text = f"the target {target!r} is the host's, and it is here at a guest"
         hint = "Leave it out here, or rename it if it is something else."
-        found.append(CheckFinding("target_at_guest", "error", target, (), len(frame), text, hint))
+        findings.append(CheckFinding("target_at_guest", "error", target, (), len(frame), text, hint))
     if column not in places or column in repeated:
         text = f"expected one column of ids, there is {'more than one' if column in repeated else 'none'}"
         hint = "Keep one of them." if column in repeated else nearest(column, places)
-        return None, [*found, CheckFinding("no_id", "error", column, (), len(frame), text, hint)]
+        return None, [*findings, CheckFinding("no_id", "error", column, (), len(frame), text, hint)]
     cells = frame.iloc[:, places[column]].tolist()
     written = [write(cell) for cell in cells]
     seen = ParsedIds(column, form, frame.index, cells, written, [spell(text, form) for text in written])
-    found += [finding for check in CHECKS for finding in check(seen)]
-    return seen, sorted(found, key=lambda finding: finding.severity)
+    findings += [finding for check in CHECKS for finding in check(seen)]
+    return seen, sorted(findings, key=lambda finding: finding.severity)
 
 
 def shape(ids: Sequence[str]) -> str:
@@ -203,8 +203,8 @@ def shape(ids: Sequence[str]) -> str:
         more = ", some with zeros in front" * any(one.startswith("0") for one in ids)
         return f"{long} digits{more}{', the last a check digit' * has_check_digit(ids)}"
     signs = {c for one in ids for c in one}
-    found = ["letters"] * any(map(str.isalpha, signs)) + ["other signs"] * (not all(map(str.isalnum, signs)))
-    return f"{long} characters, {' and '.join(found)} among them"
+    kinds = ["letters"] * any(map(str.isalpha, signs)) + ["other signs"] * (not all(map(str.isalnum, signs)))
+    return f"{long} characters, {' and '.join(kinds)} among them"
 
 
 def other_forms(written: Mapping[str, Sequence[str]], form: Form) -> list[Form]:

@@ -27,6 +27,11 @@ class Table(NamedTuple):
     rows: Annotated[bytes, "your answer for each of your rows, each locked so that one answered question opens one row"]
     width: Annotated[int, "bytes of an answer"]
 
+    @property
+    def people(self) -> int:
+        """How many it is about, if it is as it should be."""
+        return len(self.rows) // max(1, TAG + self.width)
+
 
 class Asked(NamedTuple):
     token: Annotated[bytes, "the id of the person asked about, locked so that nobody can tell whose it is"]
@@ -65,9 +70,9 @@ class LookupGuest:
         self.table = Table(b"".join(sorted(rows)), width)  # in an order that tells nothing
 
     def tell(self, asked: Asked) -> Told:
-        told = Told(_locked(asked.token, self._secret, self.name))
+        answer = Told(_locked(asked.token, self._secret, self.name))
         self._spend(1)
-        return told
+        return answer
 
 
 def opened(table: Table) -> dict[bytes, bytes]:
@@ -88,8 +93,8 @@ class LookupHost:
     def read(self, told: Told, rows: Mapping[bytes, bytes]) -> bytes | None:
         """The answer, from the guest's table as `opened` gave it; None where the guest does not have the person."""
         key = _locked(told.token, self._off, "answer")
-        found = rows.get(_pad(key, 0)[0])
-        return None if found is None else _mixed(found, _pad(key, len(found))[1])
+        row = rows.get(_pad(key, 0)[0])
+        return None if row is None else _mixed(row, _pad(key, len(row))[1])
 
 
 def _locked(token: Any, secret: bytes, where: str) -> bytes:

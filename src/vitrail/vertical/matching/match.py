@@ -8,7 +8,6 @@ import json
 import secrets as random_secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import permutations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,10 +19,19 @@ from vitrail.data.readers.tables import place_columns
 from vitrail.storage.atomic_files import write_atomically
 from vitrail.storage.untrusted_files import LONGEST_MODEL, read_text
 from vitrail.study.model import Study
+from vitrail.vertical.mailbox import LocalMail, LocalMailbox
 from vitrail.vertical.matching.ids import ParsedIds, lacks_check_digit, look, other_forms, shape, tell, write
-from vitrail.vertical.matching.protocol import Count, End, Length, List, Places, check_sizes, path, size
+from vitrail.vertical.matching.protocol import Agreed, Count, End, Length, List, Places, find_common, size
 
 AGAIN = "Match again: places are row numbers of the table as it was."
+
+
+WORDS: dict[type[Any], str] = {  # of what crosses, in this order
+    Length: "length of the list of {}",
+    List: "list of {}",
+    Count: "number in common",
+    Places: "places in the list of {}",
+}
 
 
 class MatchMessage(NamedTuple):
@@ -68,18 +76,18 @@ class Match:
         folder.mkdir(parents=True, exist_ok=True)
         taken = [folder / f"{party}.json" for party in self.places if (folder / f"{party}.json").exists()]
         if taken:
-            found = [Problem(str(file), "it exists already.", "Choose another --out.") for file in taken]
-            raise VitrailError("nothing was overwritten", found)
+            problems = [Problem(str(file), "it exists already.", "Choose another --out.") for file in taken]
+            raise VitrailError("nothing was overwritten", problems)
         for party in self.places:
             self.write(party, folder / f"{party}.json")
         return [folder / f"{party}.json" for party in self.places]
 
     def write(self, party: str, file: Path) -> None:
         """One party's own part; nobody else on its machine can read it."""
-        said = {"party": party, "host": self.host, "mark": self.mark, "rows": self.rows[party]}
-        said |= {"places": self.places[party].tolist(), "answered": self.answered[party]}
-        said |= {"fingerprint": self.fingerprint[party], "secret": self.secrets[party].hex()}
-        write_atomically(file, json.dumps(said), private=True)
+        part = {"party": party, "host": self.host, "mark": self.mark, "rows": self.rows[party]}
+        part |= {"places": self.places[party].tolist(), "answered": self.answered[party]}
+        part |= {"fingerprint": self.fingerprint[party], "secret": self.secrets[party].hex()}
+        write_atomically(file, json.dumps(part), private=True)
 
     @classmethod
     def load(cls, folder: Path) -> Match:
@@ -89,15 +97,15 @@ class Match:
     @classmethod
     def read(cls, files: Sequence[Path], where: str) -> Match:
         """From parties' own files."""
-        said = [_read(file) for file in files]
-        if len({(one["mark"], one["host"], len(one["places"])) for one in said}) != 1:
-            what = "the files are of different matches." if said else "there is no file of a match."
+        parts = [_read(file) for file in files]
+        if len({(one["mark"], one["host"], len(one["places"])) for one in parts}) != 1:
+            what = "the files are of different matches." if parts else "there is no file of a match."
             raise VitrailError("cannot read the match", [Problem(where, what, "Match again: vitrail match.")])
-        by = {one["party"]: one for one in said}
+        by = {one["party"]: one for one in parts}
         return cls(
-            said[0]["host"],
-            len(said[0]["places"]),
-            said[0]["mark"],
+            parts[0]["host"],
+            len(parts[0]["places"]),
+            parts[0]["mark"],
             {party: one["rows"] for party, one in by.items()},
             {},
             {party: np.array(one["places"], np.int64) for party, one in by.items()},
@@ -112,16 +120,16 @@ _KINDS = {"party": str, "host": str, "mark": str, "rows": int, "answered": int, 
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        said = json.loads(read_text(file, LONGEST_MODEL))
-        places = said["places"]
-        typed = all(type(said[key]) is kind for key, kind in _KINDS.items()) and bytes.fromhex(said["secret"])
-        rows = all(type(p) is int and 0 <= p < said["rows"] for p in places) and len(set(places)) == len(places)
+        part = json.loads(read_text(file, LONGEST_MODEL))
+        places = part["places"]
+        typed = all(type(part[key]) is kind for key, kind in _KINDS.items()) and bytes.fromhex(part["secret"])
+        rows = all(type(p) is int and 0 <= p < part["rows"] for p in places) and len(set(places)) == len(places)
         if not (typed and rows):
             raise ValueError
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         what = "expected a party's file of a match, got something else."
         raise VitrailError("cannot read the match", [Problem(str(file), what, "Match again: vitrail match.")]) from None
-    return dict(said)
+    return dict(part)
 
 
 def fingerprint(frame: pd.DataFrame, secret: bytes) -> str:
@@ -146,53 +154,40 @@ def match(
     so that a simulation can be repeated. Between machines every end draws its own. `study` names the parties and their
     columns of ids, `tables` has the table of each.
     """
-    seen = read_ids(study, tables)
-    ids = {party: one.spelled for party, one in seen.items()}
-    given = secrets or {party: _drawn(study, party) for party in study.parties}
-    rules = study.match
+    ids = read_ids(study, tables)
+    drawn = secrets or {party: _drawn(study, party) for party in study.parties}
+    rules, crossed, order = study.match, list[tuple[int, int, MatchMessage]](), list(study.parties)
     assert rules is not None
-    check_sizes({party: len(one) for party, one in ids.items()}, rules)
-    ends = {party: End(party, ids[party], given[party], domain(study), rules) for party in study.parties}
-    host, guests, crossed = study.host, study.guests, list[MatchMessage]()
 
-    def hand(sender: str, receiver: str, message: Length | List | Count | Places, what: str) -> None:
-        if sender != receiver:
-            crossed.append(MatchMessage(sender, receiver, what, size(message)))
+    def note(sender: str, receiver: str, letter: Any) -> Any:
+        if not isinstance(letter, Agreed):  # which says nothing of a list
+            owner, words = getattr(letter, "owner", sender), WORDS[type(letter)].format
+            message = MatchMessage(sender, receiver, words(owner), size(letter))
+            crossed.append(([*WORDS].index(type(letter)), order.index(owner), message))
+        return letter
 
-    for owner, other in permutations(ends, 2):
-        hand(owner, other, Length(len(ids[owner])), f"length of the list of {owner}")
-    lists = []
-    for owner in ends:
-        holder, one = owner, ends[owner].own()
-        for nxt in path(owner, host, guests)[1:]:
-            hand(holder, nxt, one, f"list of {owner}")
-            holder, one = nxt, ends[nxt].lock(one)
-        hand(holder, host, one, f"list of {owner}")
-        lists.append(one)
-    count, some = ends[host].count(lists)
-    for guest in guests:
-        hand(host, guest, count, "number in common")
+    ends = {party: End(party, ids[party].spelled, drawn[party], domain(study), rules) for party in study.parties}
+    mail = LocalMail(crosses=note)
+    agree = (lambda *_: None) if places else None
+    programs = {
+        party: find_common(LocalMailbox(party, mail), end, study, lambda _: None, agree) for party, end in ends.items()
+    }
+    parts = mail.run(programs)
+    count, shared, _ = parts[study.host]
     if not count.rows:
-        raise too_few(study, seen)
-    found: dict[str, np.ndarray] = {}
-    for owner in ends if places else ():
-        holder, at = host, ends[host].found(owner)
-        for nxt in reversed(path(owner, host, guests)):
-            hand(holder, nxt, at, f"places in the list of {owner}")
-            holder, at = nxt, ends[nxt].open(at)
-        found[owner] = np.frombuffer(at.places, "<u4").astype(np.int64)
-    kept = {party: random_secrets.token_bytes(32) for party in ends}
+        raise too_few(study, ids)
+    fingers = {party: random_secrets.token_bytes(32) for party in ends}
     return Match(
-        host,
+        study.host,
         count.rows,
         count.mark,
-        {party: len(one) for party, one in ids.items()},
-        some,
-        found,
-        {party: fingerprint(tables[party], kept[party]) for party in ends},
+        {party: len(end.ids) for party, end in ends.items()},
+        shared,
+        {party: part.places for party, part in parts.items() if part.places is not None},
+        {party: fingerprint(tables[party], fingers[party]) for party in ends},
         {party: end.answered for party, end in ends.items()},
-        crossed,
-        kept,
+        [message for *_, message in sorted(crossed, key=lambda one: one[:2])],
+        fingers,
     )
 
 
@@ -261,7 +256,7 @@ def consent(study: Study, party: str, ratio: float | None = None, matches: int =
         "another's list is counted as such a question, and your file of the match says how many there were.",
     ]
     if len(study.guests) > 1:
-        told = "You alone learn how many you have in common with each guest, and with all but one."
+        alone = "You alone learn how many you have in common with each guest, and with all but one."
         could = f"{study.host} could also count how many ids you share with the other guests, not which."
-        out.insert(2, told if party == study.host else could)
+        out.insert(2, alone if party == study.host else could)
     return out

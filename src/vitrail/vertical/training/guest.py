@@ -15,21 +15,43 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.core.errors import MessageRefused, Problem, VitrailError
+from vitrail.core.errors import MatchRefused, MessageRefused, Problem, RationSpent, VitrailError
 from vitrail.core.optimizers import Optimizer
 from vitrail.core.tensors import Params
-from vitrail.vertical.messages import BareSlope, GuestTriple, Levels, Masked, Numbers, Slope, Wanted
+from vitrail.vertical.mailbox import Mailbox, Program, Triple, Wait
+from vitrail.vertical.matching.lookup import Asked, LookupGuest
+from vitrail.vertical.messages import (
+    Ask,
+    BareSlope,
+    Ended,
+    GuestTriple,
+    Keep,
+    Levels,
+    Masked,
+    Numbers,
+    Off,
+    Open,
+    Refused,
+    Slope,
+    Wanted,
+    kind_of,
+)
+from vitrail.vertical.training.checkpoints import keep_state, load_state
+from vitrail.vertical.training.host import answer_scores
 from vitrail.vertical.training.ration import RationAccount
 from vitrail.vertical.training.terms import GuestOffer, Terms
 from vitrail.vertical.training.triples import mask, sums
 
 Answer = Levels | Numbers
+Everybody = Callable[[], tuple[Tensor, Sequence[str]]]  # [row, column] of all its people, and their ids
 
 
 class Guest:
@@ -131,6 +153,99 @@ class Guest:
             return Numbers(z)
         values = levels(whole + by * self.noise[train], 2**self.offer.bits)
         return Levels(nearest(z, values).to(torch.uint8), values)
+
+
+class GuestProgram:
+    """What a guest does after the match: it answers its host, step after step, then whatever its ration allows."""
+
+    def __init__(self, mailbox: Mailbox, host: str, guest: Guest) -> None:
+        self.mailbox, self.host, self.guest = mailbox, host, guest
+        self.step = 0  # that comes next
+        self.folder: Path | None = None  # of what it keeps while it trains
+        self.words = ""  # what all ends put before an id; nothing where nobody may be looked up
+        self.everybody: Everybody = lambda: (guest.columns[:0], [])
+        self.triple: GuestTriple | None = None  # of this step, until its slopes come
+        self.table: LookupGuest | None = None
+
+    def run(self) -> Program[None]:
+        slope = Slope if self.guest.terms.protect else BareSlope
+        kinds = (Ask, slope, Keep, Wanted, Off, Open, Asked, Ended)
+        while not isinstance(letter := (yield Wait(self.host, kinds)), Ended):
+            if isinstance(letter, Ask):
+                yield from self.on_ask(letter)
+            elif isinstance(letter, slope):
+                self.on_slope(letter)
+            else:
+                getattr(self, f"on_{kind_of(letter).lower()}")(letter)
+
+    def go_on(self, folder: Path, step: int) -> None:
+        """After a step that was kept there."""
+        load_state(self.guest, folder, step)
+        self.step = step
+
+    def on_ask(self, letter: Ask) -> Program[None]:
+        terms = self.guest.terms
+        if letter.step != self.step or letter.step >= terms.steps or self.triple is not None:
+            raise self._wrong(f"step {self.step} of {terms.steps} comes next, got {letter.step}.")
+        self.mailbox.post(self.host, self.guest.answer(self.step))
+        if not terms.learns(self.step):
+            self.step += 1
+        elif terms.protect:
+            self.triple = yield Triple(self.guest.name, self.step)
+            if (masked := self.guest.mask(self.step, self.triple)) is not None:
+                self.mailbox.post(self.host, masked)
+
+    def on_slope(self, letter: Slope | BareSlope) -> None:
+        offer, rows = self.guest.offer, len(self.guest.terms.rows_at(self.step))
+        forms = [(tuple(t.shape), t.dtype) for t in letter]
+        agreed = [((rows, offer.answer), torch.int64), ((offer.columns, offer.answer), torch.int64)]
+        if isinstance(letter, Slope) and (self.triple is None or forms != agreed):
+            raise self._wrong(f"these are no slopes of step {self.step}.")
+        self.guest.take(self.step, letter, self.triple)
+        self.step, self.triple = self.step + 1, None
+
+    def on_keep(self, letter: Keep) -> None:
+        if letter.step != self.step or self.folder is None:
+            raise self._wrong(f"step {self.step} was the last, and not {letter.step}.")
+        keep_state(self.guest, self.folder, self.step)
+
+    def on_wanted(self, letter: Wanted) -> None:
+        if letter.rows.dtype != torch.int64 or letter.rows.dim() != 1 or not len(letter.rows):
+            raise self._wrong("expected places of rows.")
+        self._reply(lambda: self.guest.reply(letter))
+
+    def on_off(self, _: Off) -> None:
+        self.mailbox.post(self.host, self.guest.off())
+
+    def on_open(self, letter: Open) -> None:
+        """A table of this party's people, each with its answer, locked; made anew whenever it is asked for."""
+        guest, left = self.guest, self.guest.ration.left["after"]
+        if not self.words or letter.people > left:
+            why = f"{letter.people} people would be looked up, and {left} are left of its ration."
+            self.mailbox.post(
+                self.host, Refused(why if self.words else "it lets nobody be looked up (join --look-up).")
+            )
+            return
+        columns, people = self.everybody()
+        z = answer_scores(guest.tell(columns, people)).float()
+        answers = [row.numpy().tobytes() for row in z]
+        self.table = LookupGuest(guest.name, people, answers, self.words, guest.ration.answer)
+        self.mailbox.post(self.host, self.table.table)
+
+    def on_asked(self, letter: Asked) -> None:
+        if (table := self.table) is None:
+            raise self._wrong("there is no table in which somebody could be looked up.")
+        self._reply(lambda: table.tell(letter))
+
+    def _reply(self, answer: Callable[[], Any]) -> None:
+        """The answer, or that it is refused; the host goes on either way."""
+        try:
+            self.mailbox.post(self.host, answer())
+        except (MessageRefused, MatchRefused, RationSpent) as error:
+            self.mailbox.post(self.host, Refused(error.to_outside()))
+
+    def _wrong(self, what: str) -> VitrailError:
+        return MessageRefused(f"letter from {self.host}", what, "Nothing was told.")
 
 
 def noise_of(people: Sequence[str], secret: bytes, count: int) -> Tensor:

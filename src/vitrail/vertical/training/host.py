@@ -38,15 +38,15 @@ class LayeredModel(Protocol):
     def parts(self, params: Params) -> tuple[Tensor, Callable[[Tensor], Tensor]]: ...
 
 
-def answer_scores(said: Levels | Numbers, rows: int | None = None) -> Tensor:
+def answer_scores(answer: Levels | Numbers, rows: int | None = None) -> Tensor:
     """[row, answer]: the numbers that an answer about so many rows stands for."""
-    z = said.values if isinstance(said, Numbers) else said.level
+    z = answer.values if isinstance(answer, Numbers) else answer.level
     what = f"expected an answer about {rows} rows, got one about {len(z)}." if rows not in (None, len(z)) else ""
-    if isinstance(said, Levels) and bool((said.level >= len(said.values)).any()):
-        what = f"expected levels below {len(said.values)}, got {int(said.level.max())}."
+    if isinstance(answer, Levels) and bool((answer.level >= len(answer.values)).any()):
+        what = f"expected levels below {len(answer.values)}, got {int(answer.level.max())}."
     if what:
         raise VitrailError("an answer was refused", [Problem("guest", what, "Nothing of it was used.")])
-    return z if isinstance(said, Numbers) else said.values.gather(0, said.level.to(torch.int64))
+    return z if isinstance(answer, Numbers) else answer.values.gather(0, answer.level.to(torch.int64))
 
 
 class Host:
@@ -76,10 +76,10 @@ class Host:
         self.slopes: dict[str, Tensor] = {}  # of this step's rows at each guest's answers; not before it is asked for
         self.masked: dict[tuple[str, int], Masked] = {}  # guests' columns under masks, by batch
 
-    def hear(self, step: int, said: Mapping[str, Levels | Numbers]) -> None:
+    def hear(self, step: int, answers: Mapping[str, Levels | Numbers]) -> None:
         """What guests say about the rows of this step."""
         rows = self.terms.rows_at(step)
-        for name, answer in said.items():
+        for name, answer in answers.items():
             self.said[name][rows] = answer_scores(answer, len(rows)).to(self.columns)
 
     def learn(self, step: int) -> None:
@@ -120,9 +120,9 @@ class Host:
         """[answer]: the median of what this guest answered about the training rows, for when it is away."""
         return self.said[guest][self.terms.train].median(0).values
 
-    def predict(self, rows: Tensor, said: Mapping[str, Levels | Numbers]) -> Tensor:
+    def predict(self, rows: Tensor, answers: Mapping[str, Levels | Numbers]) -> Tensor:
         """[row, output] scores; a guest that said nothing is taken at its usual answer."""
-        now = {name: answer_scores(answer, len(rows)).to(self.columns) for name, answer in said.items()}
+        now = {name: answer_scores(answer, len(rows)).to(self.columns) for name, answer in answers.items()}
         return self.scores(torch.cat([self.columns[rows], self._joined(now, rows, usual=True)], 1))
 
     def scores(self, x: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -27,8 +27,9 @@ from vitrail.storage.untrusted_files import read_text
 from vitrail.study.model import Study
 from vitrail.vertical.matching.ids import look
 from vitrail.vertical.shap import explain_with_answers
-from vitrail.vertical.training.dialogue import read_tensors, write_tensors
-from vitrail.vertical.training.host import LayeredModel
+from vitrail.vertical.training.checkpoints import read_tensors, write_tensors
+from vitrail.vertical.training.dialogue import Dialogue
+from vitrail.vertical.training.host import LayeredModel, answer_scores
 from vitrail.vertical.training.party_side import HostSide, OwnRows, groups_of, joint_of, loss_of, matrix, reference_of
 from vitrail.vertical.training.terms import Terms
 
@@ -37,17 +38,32 @@ TYPICAL += "rows; at each guest, its own"
 AWAY = "in place of its answer stands the median of its answers in training, for everybody"
 
 
-class GuestAccess(Protocol):
-    """A guest that can be asked."""
+class GuestAccess:
+    """A guest that can be asked after training, on this machine or on another. `words`: what all ends put before an
+    id."""
+
+    def __init__(self, talk: Dialogue, name: str, words: str) -> None:
+        self.talk, self.name, self.words = talk, name, words
 
     def left(self) -> int:
         """Rows that its ration still has."""
+        return 0 if self.name in self.talk.mailbox.away else self.talk.rations()[self.name]["after"]
 
     def ask(self, places: Tensor) -> Tensor:
-        """[row, answer] of rows in common."""
+        """[row, answer] of rows in common; NaN where it is away."""
+        width = next(o.answer for o in self.talk.terms.offers if o.name == self.name)
+        answer = self.talk.ask(places, without={*self.talk.names} - {self.name}).get(self.name)
+        return torch.full((len(places), width), torch.nan) if answer is None else answer_scores(answer, len(places))
 
     def look_up(self, people: Sequence[str]) -> tuple[list[Tensor | None], str]:
-        """Of anybody, blindly: each one's answer, None who is not there; and in words what it cost."""
+        """Of anybody, blindly: each one's answer, None who is not there; and in words what it cost. The guest makes a
+        table of locked answers of all its people, and answers a question for each."""
+        answers, table = self.talk.look_up(self.name, people, self.words)
+        if table is None:
+            return [None] * len(people), "it is away"
+        cost = f"a table of {table.people} locked answers, {len(table.rows) / 1000:.1f} kB, and 64 bytes a question; "
+        cost += f"{self.name} counts questions, {self.left()} are left, not of whom"
+        return [None if a is None else torch.frombuffer(bytearray(a), dtype=torch.float32) for a in answers], cost
 
 
 class PredictedRows(NamedTuple):
@@ -70,22 +86,22 @@ class HostModel:
     @classmethod
     def of(cls, study: Study, side: HostSide, off: Mapping[str, Tensor]) -> HostModel:
         host, train = side.host, side.host.terms.train
-        told = {name: torch.full_like(said, torch.nan) for name, said in host.said.items()}
+        answers = {name: torch.full_like(last, torch.nan) for name, last in host.said.items()}
         if host.terms.alone:  # the last answers were made with the last weights
-            for name, said in host.said.items():
-                told[name][train] = said[train]
+            for name, last in host.said.items():
+                answers[name][train] = last[train]
         params = {k: v[0].clone() for k, v in host.params.items()}
-        usual = {name: host.usual(name) for name in told}
-        ref = reference_of(side.rows, host.terms)
-        return cls(study, host.terms, side.encoder, params, ref, side.rows.known, told, usual, dict(off))
+        usual = {name: host.usual(name) for name in answers}
+        ref, at_off = reference_of(side.rows, host.terms), {**usual, **off}
+        return cls(study, host.terms, side.encoder, params, ref, side.rows.known, answers, usual, at_off)
 
     def save(self, folder: Path) -> None:
         private_folder(folder)
         parts: dict[str, Params] = {"params": self.params, "told": self.told, "usual": self.usual, "off": self.off}
         write_tensors(folder / "model.safetensors", {f"{p}/{k}": v for p, t in parts.items() for k, v in t.items()})
-        known = {k: None if v != v else v for k, v in self.reference.iloc[0].items()}
-        said = {"mean": self.encoder.mean, "sd": self.encoder.sd, "reference": known, "people": self.people}
-        write_atomically(folder / "host.json", json.dumps(said), private=True)
+        reference = {k: None if v != v else v for k, v in self.reference.iloc[0].items()}
+        rest = {"mean": self.encoder.mean, "sd": self.encoder.sd, "reference": reference, "people": self.people}
+        write_atomically(folder / "host.json", json.dumps(rest), private=True)
 
     @classmethod
     def load(cls, study: Study, terms: Terms, folder: Path) -> HostModel:
@@ -94,10 +110,10 @@ class HostModel:
             part, _, name = k.partition("/")
             parts.setdefault(part, {})[name] = v
         try:
-            said = json.loads(read_text(folder / "host.json"))
-            encoder, ref = Encoder(study, said["mean"], said["sd"]), pd.DataFrame([said["reference"]]).astype(float)
+            rest = json.loads(read_text(folder / "host.json"))
+            encoder, ref = Encoder(study, rest["mean"], rest["sd"]), pd.DataFrame([rest["reference"]]).astype(float)
             more = (parts.get(part, {}) for part in ("told", "usual", "off"))
-            return cls(study, terms, encoder, parts["params"], ref, said["people"], *more)
+            return cls(study, terms, encoder, parts["params"], ref, rest["people"], *more)
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             problem = Problem(str(folder), "expected the host's part of a finished run.", "Run the study again.")
             raise VitrailError("the host's model cannot be read", [problem]) from None
@@ -105,15 +121,15 @@ class HostModel:
     def scores(self, x: Tensor, answers: Mapping[str, Tensor]) -> Tensor:
         """[row, output]"""
         joint, _ = joint_of(self.study, x.shape[1], self.terms)
-        said = [answers[o.name].to(x) for o in self.terms.offers]
+        theirs = [answers[o.name].to(x) for o in self.terms.offers]
         with torch.no_grad():
-            z: Tensor = joint.scores(self.params, x, torch.cat(said, 1) if said else x.new_zeros(len(x), 0))
+            z: Tensor = joint.scores(self.params, x, torch.cat(theirs, 1) if theirs else x.new_zeros(len(x), 0))
         return z
 
     def answers(self, z: Tensor) -> np.ndarray:
         """[row, class] shares, or [row, 1] in the target's own unit."""
-        target, told = self.study.target, loss_of(self.study).predictions(z.double()).numpy()
-        return np.asarray(told * target.scale + target.center if target.kind == "number" else told)
+        target, values = self.study.target, loss_of(self.study).predictions(z.double()).numpy()
+        return np.asarray(values * target.scale + target.center if target.kind == "number" else values)
 
     def at(self, people: Sequence[str]) -> Tensor:
         """Their places in the match; -1: not in common."""
@@ -139,17 +155,17 @@ class HostModel:
                 problems += self._cannot(name, place, within.get(name), blind)
         if problems:
             raise VitrailError("cannot predict", problems)
-        answers, words, told = {}, [], {}
+        answers, words, marks = {}, [], {}
         for name in guests:
-            said, answered = self.usual[name].repeat(len(rows), 1), torch.zeros(len(rows), dtype=torch.bool)
+            z, answered = self.usual[name].repeat(len(rows), 1), torch.zeros(len(rows), dtype=torch.bool)
             line = f"Without {name}: {AWAY}."
             if name not in away:
-                said, answered, line = self._gather(name, people, place, within.get(name))
-            answers[name], told[name] = said, ["answer" if one else "reference" for one in answered.tolist()]
+                z, answered, line = self._gather(name, people, place, within.get(name))
+            answers[name], marks[name] = z, ["answer" if one else "reference" for one in answered.tolist()]
             words.append(line)
         names = [target.column] if target.kind == "number" else list(target.levels)
         table = pd.DataFrame(self.answers(self.scores(matrix(self.encoder, rows), answers)), rows.index, names)
-        for name, used in told.items():
+        for name, used in marks.items():
             table[name if name not in names else f"{name}_"] = used
         return PredictedRows(table, words)
 
@@ -196,19 +212,22 @@ class HostModel:
     ) -> tuple[Tensor, Tensor, str]:
         """[row, answer], who was answered for, and in words how."""
         asked = self.learn(guest, place, reach) if reach is not None else 0
-        said = torch.where((place < 0)[:, None], self.usual[guest], self.told[guest][place.clamp(min=0)])
-        answered, many = place >= 0, int((place >= 0).sum())
+        z = torch.where((place < 0)[:, None], self.usual[guest], self.told[guest][place.clamp(min=0)])
+        answered, many = (place >= 0) & ~z.isnan().any(1), int((place >= 0).sum())
         parts = [f"{many} rows in common, {f'{asked} of them asked about now' if asked else 'known from before'}"]
+        if lost := many - int(answered.sum()):
+            z = torch.where(z.isnan(), self.usual[guest], z)
+            parts[0] += f", and of {lost} nothing came: the median of its answers stands for them"
         if len(beyond := (place < 0).nonzero()[:, 0]):
             assert reach is not None
-            found, cost = reach.look_up([people[i] for i in beyond.tolist()])
-            for i, one in zip(beyond.tolist(), found, strict=True):
-                if one is not None:
-                    said[i], answered[i] = one.to(said), True
+            answers, cost = reach.look_up([people[i] for i in beyond.tolist()])
+            for i, answer in zip(beyond.tolist(), answers, strict=True):
+                if answer is not None:
+                    z[i], answered[i] = answer.to(z), True
             parts = [*parts[: bool(many)], f"{len(beyond)} looked up blindly ({cost})"]
-            if lost := sum(one is None for one in found):
+            if lost := sum(answer is None for answer in answers):
                 parts.append(f"{lost} of them it does not have, and the median of its answers stands for them")
-        return said, answered, f"{guest}: {'; '.join(parts)}."
+        return z, answered, f"{guest}: {'; '.join(parts)}."
 
     def explain(self, rows: OwnRows, places: Tensor, outcome: str | None = None) -> Explanation:
         """Rows in common of which all guests have told, by the host's features and one united feature a guest."""
@@ -223,7 +242,7 @@ class HostModel:
             with torch.no_grad():
                 return rest(x) * scale + center
 
-        told = explain_with_answers(
+        explained = explain_with_answers(
             scores, loss_of(study), matrix(self.encoder, cleaned), matrix(self.encoder, ref),
             {name: self.told[name][places] for name in self.told}, {n: v[None] for n, v in self.off.items()},
             list(study.features), groups_of(self.encoder), first=first, data=rows_as_text(cleaned, study),
@@ -231,7 +250,7 @@ class HostModel:
         )  # fmt: skip
         names = tuple(rows.labels[rows.places[i]] for i in places.tolist())
         columns = (*columns_of(ref, study), *(FeatureLabel() for _ in self.told))
-        return replace(told, answer=answer_words(study, level), rows=names, columns=columns)
+        return replace(explained, answer=answer_words(study, level), rows=names, columns=columns)
 
     def _with_answers(self, x: Tensor) -> Tensor:
         """Scores of columns with the answers of all guests beside them."""

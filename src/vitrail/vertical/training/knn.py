@@ -22,8 +22,8 @@ from vitrail.analysis.explanations.rows import MEDIAN, MOST_EXACT, Explanation, 
 from vitrail.core.errors import Problem, VitrailError
 from vitrail.stats.shapley import Floats, Masks, Worth, every
 from vitrail.vertical.messages import Distances, Wanted
-from vitrail.vertical.training.dialogue import Wire
 from vitrail.vertical.training.ration import RationAccount
+from vitrail.vertical.wire import Wire
 
 GIVES_AWAY = (
     "Distances give the guest's columns away: who knows as many of its rows as it has columns, and one more, can work "
@@ -115,11 +115,11 @@ class Knn:
         """Exact values of the host's features and one united feature of each guest: two answers of each guest a row.
 
         groups: the host's columns of each feature; reference [column]: the host's "off", else the median."""
-        own, known = self.columns[rows], self.columns[self.train]
+        own, trained = self.columns[rows], self.columns[self.train]
         groups = [[i] for i in range(own.shape[1])] if groups is None else groups
-        ref = known.median(0).values if reference is None else reference.double()
-        kept = [known[:, list(g)].T.contiguous().T for g in groups]  # column after column
-        off = [squares(ref[None, list(g)], part)[0] for g, part in zip(groups, kept, strict=True)]
+        ref = trained.median(0).values if reference is None else reference.double()
+        by_feature = [trained[:, list(g)].T.contiguous().T for g in groups]  # column after column
+        off = [squares(ref[None, list(g)], part)[0] for g, part in zip(groups, by_feature, strict=True)]
         off += [self.wire.cross(g.name, self.name, g.off()).squares[0] for g in self.guests]
         united = [g.name for g in self.guests]
         if len(off) > MOST_EXACT:
@@ -131,7 +131,7 @@ class Knn:
             theirs = self.ask(some)
             for r, row in enumerate(some.tolist()):
                 x = self.columns[row]
-                mine = [squares(x[None, list(g)], part)[0] for g, part in zip(groups, kept, strict=True)]
+                mine = [squares(x[None, list(g)], part)[0] for g, part in zip(groups, by_feature, strict=True)]
                 parts.append(_looked_up(votes(torch.stack([*mine, *(d[r] for d in theirs)]), away, y, self.k)))
         shown = [own[:, g[0]] if len(g) == 1 else own.new_full((len(own),), torch.nan) for g in groups]
         hidden = [own.new_full((len(own),), torch.nan) for _ in united]

@@ -29,8 +29,8 @@ def curvature(columns: Tensor, bound: float) -> Tensor:
     """P, [column, column], of the training rows."""
     a = columns.double()
     h = bound * (a.T @ a) / len(a) + DAMP * torch.eye(a.shape[1], dtype=torch.float64)
-    found: Tensor = torch.linalg.inv(h).to(columns)
-    return found
+    inverse: Tensor = torch.linalg.inv(h).to(columns)
+    return inverse
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,10 +33,10 @@ from vitrail.data.readers.tables import clean, place_columns
 from vitrail.data.schema import TableSchema
 from vitrail.storage.atomic_files import private_folder, write_atomically
 from vitrail.study.model import Study
-from vitrail.vertical.matching.ids import look, tell
+from vitrail.vertical.matching.ids import ParsedIds, look, tell
 from vitrail.vertical.matching.match import Match
 from vitrail.vertical.tables import described
-from vitrail.vertical.training.guest import Guest
+from vitrail.vertical.training.guest import Everybody, Guest
 from vitrail.vertical.training.host import Host
 from vitrail.vertical.training.knn import KnnGuest
 from vitrail.vertical.training.logistic import Logistic
@@ -80,9 +80,7 @@ class OwnRows:
 def own_rows(study: Study, party: str, frame: pd.DataFrame, match: Match) -> OwnRows:
     """A table that changed since the match, or that does not fit the study, is refused with its rows."""
     match.take({party: frame})
-    seen, found = look(frame, study, party)
-    if (wrong := tell(party, frame, found)) or seen is None:
-        raise VitrailError(f"the table of {party} cannot be used", wrong)
+    seen = usable_ids(study, party, frame)
     table, target = described(study, party, frame), study.target
     at = place_columns(frame)[0].get(target.column)
     outcome = None
@@ -92,6 +90,14 @@ def own_rows(study: Study, party: str, frame: pd.DataFrame, match: Match) -> Own
         outcome = find_values(frame.iloc[:, at], target)
     whole = clean(frame.drop(columns=frame.columns[[] if at is None else [at]]), table, need_target=False)
     return OwnRows(party, table, whole, seen.spelled, seen.written, match.places[party], outcome)
+
+
+def usable_ids(study: Study, party: str, frame: pd.DataFrame) -> ParsedIds:
+    """The ids of this table; what is wrong with them is refused with its rows."""
+    ids, findings = look(frame, study, party)
+    if (wrong := tell(party, frame, findings)) or ids is None:
+        raise VitrailError(f"the table of {party} cannot be used", wrong)
+    return ids
 
 
 def offer_of(study: Study, rows: OwnRows) -> GuestOffer:
@@ -133,20 +139,20 @@ def scored(study: Study, terms: Terms) -> Tensor:
 
 
 def _fitting(study: Study, method: Any) -> list[Problem]:
-    found, levels = [], len(study.target.levels)
+    problems, levels = [], len(study.target.levels)
     need = max(1, levels - 1)
     for name in study.guests if method.joint == "sum" else ():
         if (got := study.parties[name].answer) != need:
             what = f"scores are added up, so that a guest answers {need} numbers for {levels} classes, got {got}."
-            found.append(Problem(f"parties.{name}.answer", what, f"Write answer = {need}."))
+            problems.append(Problem(f"parties.{name}.answer", what, f"Write answer = {need}."))
     for name in study.guests:
         if (after := study.parties[name].ration.after) < 2 * FEWEST_SCORED:
             what = f"{name} lets itself be asked about {after} rows after training, of which half are to score."
-            found.append(Problem(f"parties.{name}.ration", what, f"Ask the guest for at least {2 * FEWEST_SCORED}."))
+            problems.append(Problem(f"parties.{name}.ration", what, f"Ask the guest for at least {2 * FEWEST_SCORED}."))
     if method.joint == "neighbours" and levels > 2:
         what = f"neighbours vote on two classes or a number, and the target has {levels} classes."
-        found.append(Problem("method.name", what, "Use split."))
-    return found
+        problems.append(Problem("method.name", what, "Use split."))
+    return problems
 
 
 class HostSide(NamedTuple):
@@ -165,6 +171,14 @@ class GuestSide(NamedTuple):
     def features(self, cleaned: pd.DataFrame) -> Tensor:
         """[row, column] that its model weighs."""
         return features(matrix(self.encoder, cleaned), self.bends, self.seed)
+
+    def everybody(self, study: Study, newer: pd.DataFrame | None = None) -> Everybody:
+        """All people of its table, or of its table as it is today, for blind questions."""
+        whole, people = self.rows.whole, self.rows.people
+        if newer is not None:
+            people = usable_ids(study, self.rows.party, newer).spelled
+            whole = clean(newer, self.rows.table, need_target=False)
+        return lambda: (self.features(whole), people)
 
 
 def matrix(encoder: Encoder, cleaned: pd.DataFrame) -> Tensor:
@@ -218,19 +232,19 @@ def loss_of(study: Study) -> Loss:
 def outcomes(study: Study, rows: OwnRows, terms: Terms) -> tuple[Tensor, Tensor]:
     """y [row, output] and weights [row] of the rows in common; whose outcome is not known weighs nothing."""
     assert rows.outcome is not None
-    target, told = study.target, rows.outcome[rows.places]
-    known, train = ~np.isnan(told), terms.train.numpy()
-    seen = told[train][known[train]]
+    target, values = study.target, rows.outcome[rows.places]
+    present, train = ~np.isnan(values), terms.train.numpy()
+    seen = values[train][present[train]]
     if len(np.unique(seen)) < 2:
         got = f"all {len(seen)} have the same." if len(seen) else "none of them has one."
         what = f"expected different outcomes among the {len(train)} rows in common that are trained on; {got}"
         problem = Problem(f"{rows.party}, column {target.column}", what, "Agree on more rows, or another target.")
         raise VitrailError("there is nothing to learn", [problem])
-    w = known.astype(np.float32)
+    w = present.astype(np.float32)
     if target.kind == "number":
-        y = np.where(known, (told - target.center) / target.scale, 0.0)[:, None]
+        y = np.where(present, (values - target.center) / target.scale, 0.0)[:, None]
         return torch.from_numpy(y).float(), torch.from_numpy(w)
-    place = torch.from_numpy(np.where(known, told, 0).astype(np.int64))
+    place = torch.from_numpy(np.where(present, values, 0).astype(np.int64))
     if study.training.class_weights == "inverse":
         w = w * class_weights(seen, len(target.levels))[place.numpy()].astype(np.float32)
     return nn.functional.one_hot(place, len(target.levels)).float(), torch.from_numpy(w)
@@ -266,8 +280,8 @@ def make_neighbour(study: Study, rows: OwnRows, terms: Terms, trust: str, ration
 
 
 def ration_of(study: Study, guest: str, terms: Terms, path: Path | None = None) -> RationAccount:
-    said = study.parties[guest].ration
-    return RationAccount(guest, terms.rows, said.training, said.after, path)
+    ration = study.parties[guest].ration
+    return RationAccount(guest, terms.rows, ration.training, ration.after, path)
 
 
 def keep_secret(home: Path, drawn: bytes | None = None) -> bytes:
@@ -275,14 +289,14 @@ def keep_secret(home: Path, drawn: bytes | None = None) -> bytes:
     file = home / SECRET
     if file.exists():
         try:
-            found = bytes.fromhex(file.read_text(encoding="ascii").strip())
+            secret = bytes.fromhex(file.read_text(encoding="ascii").strip())
         except (OSError, ValueError):
-            found = b""
-        if len(found) != 32:
+            secret = b""
+        if len(secret) != 32:
             what = "expected 64 hexadecimal digits."
             hint = "Restore it from a copy: under a new one, answers given before would uncover the noise."
             raise VitrailError("a guest's secret cannot be read", [Problem(str(file), what, hint)])
-        return found
+        return secret
     made = secrets.token_bytes(32) if drawn is None else drawn
     write_atomically(private_folder(home) / SECRET, made.hex() + "\n", private=True)
     return made

@@ -33,8 +33,8 @@ class RationAccount:
         if self.path is None or not self.path.exists():
             return
         try:
-            kept = json.loads(self.path.read_text(encoding="utf-8"))
-            asked, answered = torch.tensor(kept["asked"], dtype=torch.int64), int(kept["answered"])
+            spent = json.loads(self.path.read_text(encoding="utf-8"))
+            asked, answered = torch.tensor(spent["asked"], dtype=torch.int64), int(spent["answered"])
         except (ValueError, KeyError, TypeError, RuntimeError):
             what = "it cannot be read, so that what is left of the ration is not known."
             problem = Problem(str(self.path), what, "Restore it from a copy.")
@@ -50,6 +50,11 @@ class RationAccount:
         """What `outbox` shows."""
         most = int(self.asked.max()) if self.rows else 0
         return {"training": max(0, self.training - most), "after": max(0, self.after - self.answered)}
+
+    def keep_at(self, path: Path) -> None:
+        """From now on in this file."""
+        self.path = path
+        self._keep()
 
     def train(self, rows: Tensor) -> None:
         """Spend one question about each of these rows."""
@@ -72,5 +77,5 @@ class RationAccount:
 
     def _keep(self) -> None:
         if self.path is not None:
-            kept = {"guest": self.guest, "answered": self.answered, "asked": self.asked.tolist()}
-            write_atomically(self.path, json.dumps(kept), private=True)
+            spent = {"guest": self.guest, "answered": self.answered, "asked": self.asked.tolist()}
+            write_atomically(self.path, json.dumps(spent), private=True)

@@ -49,7 +49,7 @@ class Terms:
     protect: bool = True  # False: slopes cross as they are. Only where the guests may know every outcome
 
     def __post_init__(self) -> None:
-        found = [
+        problems = [
             Problem(f"{where} = {got}", f"expected {what}.", "Correct it.")
             for where, got, what, right in (
                 ("epochs", self.epochs, "1 or more", self.epochs >= 1),
@@ -68,12 +68,12 @@ class Terms:
             if not right
         ]
         if len({o.name for o in self.offers}) < len(self.offers):
-            found.append(Problem("parties", "two guests have the same name.", "Rename one."))
+            problems.append(Problem("parties", "two guests have the same name.", "Rename one."))
         if self.protect and self.batch < FEWEST:
             what = f"a batch of {self.batch} rows: sums over so few tell a guest the outcome of single patients."
-            found.append(Problem("batch", what, f"Use at least {FEWEST}."))
-        if found:
-            raise VitrailError("the parties cannot train on these terms", found)
+            problems.append(Problem("batch", what, f"Use at least {FEWEST}."))
+        if problems:
+            raise VitrailError("the parties cannot train on these terms", problems)
 
     @cached_property
     def order(self) -> Tensor:

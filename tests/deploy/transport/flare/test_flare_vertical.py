@@ -21,9 +21,9 @@ from vitrail.data.readers.tables import read_table
 from vitrail.deploy.audit.outbox import Outbox
 from vitrail.deploy.identity import enrolment as enrol
 from vitrail.deploy.identity.coordinator_folder import approval_of
-from vitrail.deploy.vertical.dialogue import MATCH
 from vitrail.deploy.vertical.postrun import RUN
 from vitrail.deploy.vertical.process import pact_of
+from vitrail.deploy.vertical.session import MATCH
 from vitrail.vertical.matching.match import Match
 from vitrail.vertical.run import VerticalRun
 from vitrail.vertical.training.dialogue import Dialogue

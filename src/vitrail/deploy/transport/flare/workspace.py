@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.core.errors import Problem, VitrailError
-from vitrail.deploy.identity.certificates import private_folder, project, write_private
-from vitrail.deploy.identity.enrolment import COORDINATOR, LEAD, check_certificate, load_coordinator, load_kit
+from vitrail.deploy.identity.certificates import COORDINATOR, private_folder, project, write_private
+from vitrail.deploy.identity.enrolment import LEAD, check_certificate, load_coordinator, load_kit
 from vitrail.deploy.transport.ipc import MEMBERS, SCHEME
 
 ADAPTER, PROCESS = "vitrail.deploy.transport.flare.components", "vitrail.deploy.transport.flare.process"

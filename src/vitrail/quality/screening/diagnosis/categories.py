@@ -6,6 +6,7 @@ import numpy as np
 
 from vitrail.quality.screening.schema import Numbers, Places
 from vitrail.quality.screening.site_summaries import SiteSummaries
+from vitrail.stats.assignment import best_assignment
 from vitrail.stats.tests import arcsine
 
 CLEARLY = 8.0  # by so much the log likelihood of another reading must be higher
@@ -37,13 +38,11 @@ def recode(p: SiteSummaries, site: int, column: int, others: Places) -> dict[int
             r, n = p.ties.r[:, test], p.ties.rows[:, test]
             theirs = (n[others] * r[others]).sum(0) / np.maximum(n[others].sum(0), 1)
             fit -= n[site][:, None] * (r[site][:, None] - theirs[None]) ** 2 / 2 / len(at.outcome)
-    from scipy.optimize import linear_sum_assignment  # takes a third of a second to load, and few verbs screen
-
-    rows, meant = linear_sum_assignment(-fit)
-    gain = float(fit[rows, meant].sum() - np.trace(fit))
+    meant = best_assignment(-fit)
+    gain = float(fit[np.arange(len(fit)), meant].sum() - np.trace(fit))
     if gain < CLEARLY:
         return {}
-    return {int(a): int(b) for a, b in zip(rows, meant, strict=True) if a != b}
+    return {coded: int(level) for coded, level in enumerate(meant) if coded != level}
 
 
 def read_outcome(p: SiteSummaries, site: int, others: Places) -> dict[int, int]:
@@ -54,13 +53,11 @@ def read_outcome(p: SiteSummaries, site: int, others: Places) -> dict[int, int]:
     rows, r = (x[:, : len(p.layout.inputs) * k].reshape(len(p.sites), -1, k) for x in (p.ties.rows, p.ties.r))
     usual = _usual(rows, r, others)  # [input, class]
     away = (rows[site][:, :, None] * (r[site][:, :, None] - usual[:, None, :]) ** 2).sum(0)  # [as written, as meant]
-    from scipy.optimize import linear_sum_assignment
-
-    written, meant = linear_sum_assignment(away)
-    before, after = float(np.trace(away)), float(away[written, meant].sum())
+    meant = best_assignment(away)
+    before, after = float(np.trace(away)), float(away[np.arange(k), meant].sum())
     if (before - after) / 2 < CLEARLY or after > 0.5 * before:
         return {}
-    return {int(a): int(b) for a, b in zip(written, meant, strict=True) if a != b}
+    return {written: int(level) for written, level in enumerate(meant) if written != level}
 
 
 def swapped_with(p: SiteSummaries, site: int, column: int, others: Places) -> str:

@@ -216,8 +216,8 @@ def _small(channels: int, width: int) -> nn.Sequential:
 
 
 def _cells_of(layers: nn.Sequential) -> Cells:
-    found = Cells()
+    cells = Cells()
     for layer in layers:
         if isinstance(layer, nn.Conv2d):
-            found = found.through(layer.kernel_size[0], layer.stride[0], int(layer.padding[0]))
-    return found
+            cells = cells.through(layer.kernel_size[0], layer.stride[0], int(layer.padding[0]))
+    return cells

@@ -1,0 +1,162 @@
+"""The rounds of inDISCO (methods/indisco.py): what a site and the coordinator keep, how shared layers and a model
+of a site's own are trained, and the push after them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from vitrail.core.declarations import WireRules
+from vitrail.core.exchange import Exchange, Nothing, Roster, SiteContext
+from vitrail.core.facts import Facts
+from vitrail.core.optimizers import Optimizer, of_parameter
+from vitrail.core.task import Batch, Task, carry_state
+from vitrail.core.tensors import Params, apply_update, clone, per_site
+from vitrail.methods.blocks.prototypes import nearest_patches, net_of, pulls, sparse_last
+from vitrail.methods.fedavg import Averages, Shared
+
+if TYPE_CHECKING:
+    from vitrail.methods.indisco import InDISCO
+
+
+class State(NamedTuple):
+    own: Annotated[Params, "those layers of your model that are not shared"]
+    local: Params  # the shared ones, before they were averaged; their changes are reported
+    shared: Params  # as they were received
+    ending: Annotated[Params, "the prototypes and the last layer that are made of your own pictures"]
+    alone: Annotated[Params, "the model that is trained on your pictures alone"]
+    alone_ending: Annotated[Params, "its prototypes and last layer, made of your own pictures"]
+    patches: Annotated[Tensor, "which of your pictures, and which place in it, each prototype is taken from"]
+    easy: Annotated[Tensor, "how well your pictures of each class were told after the warm-up"]  # [site, class]
+    memory: Annotated[Params, "what the optimiser remembers of your last batches"] = {}  # noqa: RUF012
+    alone_memory: Annotated[Params, "what the optimiser remembers of them for that model"] = {}  # noqa: RUF012
+
+
+class Coord(NamedTuple):
+    params: Params  # what is shared
+    offered: Params  # [site, ...]: models on their way round; forgotten after
+    offers: Tensor  # [site]: 1 where there is one
+
+
+class Work(NamedTuple):
+    params: Params
+    memory: Params
+    alone: Params
+    alone_memory: Params
+
+
+class PrototypeRounds:
+    """Both halves of a round, for a method with these hyperparameters."""
+
+    still: ClassVar[tuple[str, ...]] = ()  # groups that do not move
+    measures_classes: ClassVar[bool] = False
+    weights: Literal["uniform", "rows"]
+    invited: int | None
+    clst: float
+    sep: float
+    l1: float
+    least: int
+
+    @property
+    def compares(self) -> bool:
+        """Whether there is a model trained alone beside the shared one."""
+        return False
+
+    @property
+    def averages(self) -> Averages:
+        return Averages(self.weights, self.invited)
+
+    def invite(self, task: Task, coord: Coord, roster: Roster) -> Tensor:
+        return self.averages.invite(task, Shared(coord.params), roster)
+
+    def send(self, task: Task, coord: Coord, roster: Roster) -> Shared:
+        """What does not move need not be sent."""
+        return self.averages.send(task, Shared(task.select(coord.params, task.others(self.still))), roster)
+
+    def begin(self, site: SiteContext, state: State, down: Shared) -> Work:
+        params, alone = clone({**state.own, **state.shared, **down.params}), clone(state.alone)
+        return Work(
+            params, site.optimizer.state(params, state.memory), alone, site.optimizer.state(alone, state.alone_memory)
+        )
+
+    def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
+        for params, memory in ((work.params, work.memory), (work.alone, work.alone_memory)):
+            if params:
+                self.descend(site.task, params, memory, batch, site.optimizer)
+
+    def descend(self, task: Task, params: Params, memory: Params, batch: Batch, optimizer: Optimizer) -> None:
+        net = net_of(task)
+        out = net.forward(params, batch.x)
+        slope = task.through(params, out, task.loss.grad(out, batch), pulls(net, out, batch, self.clst, self.sep))
+        wrong = ~net.own(slope[net.HEAD])
+        slope[net.HEAD] += self.l1 * per_site(batch.w.sum((1, 2)), wrong[None]) * (params[net.HEAD].sign() * wrong)
+        held = task.select(params, task.others(self.still))
+        held_memory = {k: v for k, v in memory.items() if of_parameter(k) in held}
+        optimizer.apply(held, held_memory, {k: slope[k] for k in held})
+
+    def report(self, site: SiteContext, state: State, work: Work, down: Shared) -> tuple[State, Any]:
+        state = state._replace(
+            own={k: work.params[k] for k in state.own},
+            local={k: work.params[k] for k in state.local},
+            alone=work.alone,
+            memory=carry_state(work.memory, state.memory),
+            alone_memory=carry_state(work.alone_memory, state.alone_memory),
+        )
+        if self.measures_classes:
+            state = state._replace(easy=self.class_losses(site, state))
+        return state, self.averages.say(work.params, down, site.rows) if down.params else Nothing()
+
+    def class_losses(self, site: SiteContext, state: State) -> Tensor:
+        """How well each class is told by what the site learned by itself, [site, class]; 0 where too few pictures would
+        tell."""
+        total, count = torch.zeros_like(state.easy), torch.zeros_like(state.easy)
+        for block in site.rows.blocks():
+            real = (block.w > 0).to(block.w)
+            out = site.task.net.forward(self.apart(state), block.x, tape=False)
+            loss = site.task.loss.rows(out, block._replace(w=real)).clamp(min=torch.finfo(total.dtype).tiny)
+            total = total + (loss[..., None] * block.y * real).sum(1)
+            count = count + (block.y * real).sum(1)
+        return torch.where(count >= self.least, total / count.clamp(min=1), 0)
+
+    def merge(self, task: Task, coord: Coord, up: Any, roster: Roster) -> tuple[Coord, Facts]:
+        if not coord.params:
+            return coord, {}
+        after = apply_update({k: coord.params[k] for k in up.change}, up.change, up.weight)
+        return coord._replace(params={**coord.params, **after}), {}
+
+    def settle(self, task: Task, state: State, down: Shared) -> State:
+        shared = {**state.shared, **down.params}
+        whole, alone = {**state.own, **shared}, {k: state.alone[k] for k in state.alone_ending}
+        return state._replace(shared=shared, ending={k: whole[k] for k in state.ending}, alone_ending=alone)
+
+    def apart(self, state: State) -> Params:
+        """What a site learned by itself, before any push: alone, or its model before the last averaging."""
+        return state.alone if self.compares else {**state.own, **state.local}
+
+
+@dataclass(frozen=True)
+class Push(Exchange[State, Coord, Nothing, Nothing, Nothing]):
+    """Each site by itself: prototypes become patches of its pictures, and the last layer is fitted to them."""
+
+    wire = WireRules("sum")
+    of: InDISCO
+
+    def report(self, site: SiteContext, state: State, work: Nothing, down: Nothing) -> tuple[State, Nothing]:
+        net, of = net_of(site.task), self.of
+        models = [{**state.own, **state.shared}, state.alone][: 1 + of.compares]
+        endings, patches = [], []
+        for params in models:
+            taken, where = nearest_patches(net, params, site.rows)
+            pushed = params | {net.NAME: taken}
+            last = sparse_last(net, pushed, site.rows, of.l1, of.last)
+            endings.append({net.NAME: taken, net.HEAD: last})
+            patches.append(where)
+        state = state._replace(
+            ending={k: endings[0][k] for k in state.ending},
+            alone_ending={k: endings[-1][k] for k in state.alone_ending},
+            patches=torch.stack(patches, 1),
+        )
+        return state, Nothing()
