@@ -75,7 +75,7 @@ def test_a_run_loads_before_its_first_round_only_what_it_uses(folder: Path) -> N
     )
     program += "    sys.stdout.flush()\n    import os\n    os._exit(0)\nRounds.turn = look\n"
     program += "from vitrail.cli import main\nsys.argv = ['vitrail', *sys.argv[1:]]\nmain()"
-    words = "run study.toml --data data --out first".split()
+    words = ["run", "study.toml", "--data", "data", "--out", "first"]
     done = subprocess.run([sys.executable, "-c", program, *words], cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1:] == [""], done.stdout

@@ -186,15 +186,17 @@ def judge(counts: RiskCounts, line: CalibrationLine | None = None) -> str:
     """In words whether risks come true."""
     if not is_off(counts, line):
         return "no sign that its risks are off"
-    ratio, parts = observed_expected(counts), []
+    ratio, sentences = observed_expected(counts), []
     if ratio.low > 1:
-        parts.append("its risks are too low")
+        sentences.append("its risks are too low")
     elif ratio.high < 1:
-        parts.append("its risks are too high")
+        sentences.append("its risks are too high")
     if line and line.slope.high < 1:
-        parts.append(
-            "they are too extreme: high ones too high, low ones too low" if parts else "its risks are too extreme"
+        sentences.append(
+            "they are too extreme: high ones too high, low ones too low" if sentences else "its risks are too extreme"
         )
     elif line and line.slope.low > 1:
-        parts.append("they are too timid: nearer to the middle than what comes" if parts else "its risks are too timid")
-    return "; ".join(parts) or "its risks are off in some groups"
+        sentences.append(
+            "they are too timid: nearer to the middle than what comes" if sentences else "its risks are too timid"
+        )
+    return "; ".join(sentences) or "its risks are off in some groups"

@@ -77,8 +77,8 @@ def read_groups(sites: Sequence[str], facts: Facts) -> ClusterCourse | None:
     shape = raw.shape
 
     def known(what: str, size: tuple[int, ...]) -> np.ndarray:
-        found = find_value(facts, what)
-        return np.full(size, np.nan) if found is None else found.double().numpy()
+        tensor = find_value(facts, what)
+        return np.full(size, np.nan) if tensor is None else tensor.double().numpy()
 
     return ClusterCourse(
         list(sites),

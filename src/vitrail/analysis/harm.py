@@ -66,29 +66,29 @@ def read_spread(sums: Sequence[float]) -> HarmPosterior | None:
 
 def expect_worse(sums: Sequence[float]) -> HarmEstimate | None:
     """None where there are too few sites to tell."""
-    if (told := read_spread(sums)) is None:
+    if (posterior := read_spread(sums)) is None:
         return None
     n = round(sums[0])
-    chance = _above(told.mean, told.spread)
+    chance = _above(posterior.mean, posterior.spread)
     k = np.arange(n + 1)[:, None]
     ways = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
-    many = np.cumsum((np.exp(ways + xlogy(k, chance) + xlog1py(n - k, -chance)) * told.weight).sum(1))
+    many = np.cumsum((np.exp(ways + xlogy(k, chance) + xlog1py(n - k, -chance)) * posterior.weight).sum(1))
     low, high = (int(np.searchsorted(many, q)) for q in ((1 - WITHIN) / 2, (1 + WITHIN) / 2))
-    return HarmEstimate(n, float((chance * told.weight).sum()), low, min(high, n))
+    return HarmEstimate(n, float((chance * posterior.weight).sum()), low, min(high, n))
 
 
 def chance_worse(more: float, error: float, sums: Sequence[float]) -> float:
     """That the truth of a site whose rows say `more`, with that error, is above 0; by its rows alone where there are
     too few sites."""
-    if (told := read_spread(sums)) is None:
+    if (posterior := read_spread(sums)) is None:
         return float(_above(np.array(more), np.array(error)))
-    own = told.spread**2 + error**2
-    by = np.divide(told.spread**2, own, out=np.zeros_like(own), where=own > 0)
-    agrees = np.exp(-((more - told.mean) ** 2) / (2 * own)) / np.sqrt(own) if own.all() else np.ones_like(own)
-    weight = told.weight * agrees
+    own = posterior.spread**2 + error**2
+    by = np.divide(posterior.spread**2, own, out=np.zeros_like(own), where=own > 0)
+    agrees = np.exp(-((more - posterior.mean) ** 2) / (2 * own)) / np.sqrt(own) if own.all() else np.ones_like(own)
+    weight = posterior.weight * agrees
     if not weight.sum() > 0:
         return float(_above(np.array(more), np.array(error)))
-    chance = _above(told.mean + by * (more - told.mean), np.sqrt(by) * error)
+    chance = _above(posterior.mean + by * (more - posterior.mean), np.sqrt(by) * error)
     return float((chance * weight).sum() / weight.sum())
 
 

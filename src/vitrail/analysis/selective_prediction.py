@@ -42,46 +42,46 @@ class HandoverGain(NamedTuple):
 def uncertainty(scores: pd.DataFrame, sizes: pd.DataFrame) -> pd.DataFrame:
     """See Run.uncertainty. `scores`: site, metric, value of the split that tells it."""
     wide = scores.pivot(index="site", columns="metric", values="value").reset_index()
-    found = sizes.rename(columns={"test_rows": "rows"}).merge(wide, on="site")
-    found = found.rename(columns={"accuracy@100": "accuracy"})
+    table = sizes.rename(columns={"test_rows": "rows"}).merge(wide, on="site")
+    table = table.rename(columns={"accuracy@100": "accuracy"})
     curves = coverage(scores, sizes)
-    kept = curves[curves["share"] == kept_share(curves)].set_index("site")
-    found["kept"] = found["site"].map(kept["rows"])
-    found["accuracy_kept"] = found["site"].map(kept["accuracy"])
-    return found[["site", "rows", "doubt", "auroc", "accuracy", "kept", "accuracy_kept"]]
+    answered = curves[curves["share"] == kept_share(curves)].set_index("site")
+    table["kept"] = table["site"].map(answered["rows"])
+    table["accuracy_kept"] = table["site"].map(answered["accuracy"])
+    return table[["site", "rows", "doubt", "auroc", "accuracy", "kept", "accuracy_kept"]]
 
 
 def coverage(scores: pd.DataFrame, sizes: pd.DataFrame) -> pd.DataFrame:
     """See Run.coverage."""
-    found = sizes.merge(scores[scores.metric.str.startswith("accuracy@")], on="site")
-    share = found["metric"].str.removeprefix("accuracy@").astype(int)
-    rows = [surest(n, s) for n, s in zip(found["test_rows"], share, strict=True)]
-    told = [  # earlier runs told more
+    table = sizes.merge(scores[scores.metric.str.startswith("accuracy@")], on="site")
+    share = table["metric"].str.removeprefix("accuracy@").astype(int)
+    rows = [surest(n, s) for n, s in zip(table["test_rows"], share, strict=True)]
+    accuracy = [  # earlier runs told more
         value if s in surest_shares(n) else math.nan
-        for n, s, value in zip(found["test_rows"], share, found["value"], strict=True)
+        for n, s, value in zip(table["test_rows"], share, table["value"], strict=True)
     ]
-    curves = pd.DataFrame({"site": found["site"], "share": share, "rows": rows, "accuracy": told})
-    if "test_persons" in found:  # rows of one person say less than as many of others: intervals count persons
-        curves["persons"] = curves["rows"] * found["test_persons"] / found["test_rows"]
+    curves = pd.DataFrame({"site": table["site"], "share": share, "rows": rows, "accuracy": accuracy})
+    if "test_persons" in table:  # rows of one person say less than as many of others: intervals count persons
+        curves["persons"] = curves["rows"] * table["test_persons"] / table["test_rows"]
     return curves
 
 
 def kept_share(curves: pd.DataFrame) -> int:
     """Per cent of the rows that are left where the least sure go to a person: the most of which half of the sites tell
     a number, of those that tell of any part. Where none does, those without a tenth."""
-    told = curves[curves["accuracy"].notna() & (curves["share"] < 100)]
-    enough = told["site"].nunique() / 2
-    return max((share for share in SUREST if 0 < enough <= (told["share"] == share).sum()), default=max(HANDED))
+    parts = curves[curves["accuracy"].notna() & (curves["share"] < 100)]
+    enough = parts["site"].nunique() / 2
+    return max((share for share in SUREST if 0 < enough <= (parts["share"] == share).sum()), default=max(HANDED))
 
 
 def together(curves: pd.DataFrame) -> pd.DataFrame:
     """share, rows, accuracy, low, high: over the rows of all sites of which there is a number of `kept_share`. It goes
     as far as each of them has a number: else another share would be about other sites."""
-    known = curves.dropna(subset="accuracy")
-    sites = set(known[known["share"] == kept_share(curves)]["site"])
+    points = curves.dropna(subset="accuracy")
+    sites = set(points[points["share"] == kept_share(curves)]["site"])
     rows = []
     for share in reversed(SUREST):
-        part = known[(known["share"] == share) & known["site"].isin(sites)]
+        part = points[(points["share"] == share) & points["site"].isin(sites)]
         if sites and len(part) == len(sites):
             n = int(part["rows"].sum())
             p = float((part["rows"] * part["accuracy"]).sum()) / n
@@ -94,15 +94,17 @@ def together(curves: pd.DataFrame) -> pd.DataFrame:
 
 def gain(curve: pd.DataFrame, share: int) -> HandoverGain | None:
     """Of one curve (share, rows, accuracy), where this share is kept."""
-    told = curve.dropna(subset="accuracy")
-    found = {s: (int(n), float(p)) for s, n, p in zip(told["share"], told["rows"], told["accuracy"], strict=True)}
-    if share not in found:
+    points = curve.dropna(subset="accuracy")
+    by_share = {
+        s: (int(n), float(p)) for s, n, p in zip(points["share"], points["rows"], points["accuracy"], strict=True)
+    }
+    if share not in by_share:
         return None
-    (n, before), (k, after) = found[100], found[share]
+    (n, before), (k, after) = by_share[100], by_share[share]
     m = n - k
-    given = min(max((n * before - k * after) / m, 0.0), 1.0)  # accuracy of those handed over
-    few = 1.0 if "persons" not in told else float(told["persons"].iloc[0] / told["rows"].iloc[0])
-    low, high = newcombe(after, k * few, given, m * few)
+    handed_over = min(max((n * before - k * after) / m, 0.0), 1.0)  # accuracy of those handed over
+    few = 1.0 if "persons" not in points else float(points["persons"].iloc[0] / points["rows"].iloc[0])
+    low, high = newcombe(after, k * few, handed_over, m * few)
     return HandoverGain(n, k, before, after, m / n * low, m / n * high)
 
 

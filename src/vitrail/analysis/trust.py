@@ -39,9 +39,9 @@ class Trust(NamedTuple):
     @property
     def mean(self) -> np.ndarray:
         """[user, site]: over the rounds in which it is known, since the two met; NaN where they never did."""
-        known = np.isfinite(self.alpha)
-        total = np.where(known, self.alpha, 0).sum(0)
-        return np.where(known.any(0), total / np.maximum(known.sum(0), 1), np.nan)
+        met = np.isfinite(self.alpha)
+        total = np.where(met, self.alpha, 0).sum(0)
+        return np.where(met.any(0), total / np.maximum(met.sum(0), 1), np.nan)
 
     def stop_round(self, user: int) -> int | None:
         """The round in which the user's model stopped."""
@@ -51,8 +51,8 @@ class Trust(NamedTuple):
     def alone_from(self, user: int) -> int | None:
         """The round from which on, to the end, the user trusted nobody but itself."""
         others = np.delete(self.alpha[:, user], user, axis=1)  # [round, site]
-        known = np.isfinite(others).any(1)  # elsewhere it was away
-        others, rounds = np.nan_to_num(others[known], nan=1.0), self.rounds[known]
+        present = np.isfinite(others).any(1)  # elsewhere it was away
+        others, rounds = np.nan_to_num(others[present], nan=1.0), self.rounds[present]
         trusting = np.flatnonzero(others.any(1))
         first = trusting[-1] + 1 if len(trusting) else 0
         return int(rounds[first]) if first < len(rounds) else None
@@ -60,8 +60,8 @@ class Trust(NamedTuple):
 
 def groups(trust: np.ndarray) -> tuple[list[int], list[Join]]:
     """Sites ordered by mutual trust: average linkage of 1 - (alpha_ij + alpha_ji) / 2; unknown trust is none."""
-    known = np.nan_to_num(trust)
-    return order_by_linkage((1 - (known + known.T) / 2).round(9))
+    weights = np.nan_to_num(trust)
+    return order_by_linkage((1 - (weights + weights.T) / 2).round(9))
 
 
 def read_trust(sites: Sequence[str], facts: Facts) -> Trust | None:
@@ -74,8 +74,8 @@ def read_trust(sites: Sequence[str], facts: Facts) -> Trust | None:
     shapes = {"distance": (many, users, users), "gradients": (many, 2)}
 
     def known(name: str, what: str) -> np.ndarray:
-        found = find_value(facts, what)
-        return np.full(shapes.get(name, (many, users)), np.nan) if found is None else found.double().numpy()
+        tensor = find_value(facts, what)
+        return np.full(shapes.get(name, (many, users)), np.nan) if tensor is None else tensor.double().numpy()
 
     rest = {name: known(name, what) for name, what in REST.items()}
     rest |= {k: rest[k] > 0 for k in ("vanished", "stopped")}

@@ -77,8 +77,8 @@ def rank_correlation(one: np.ndarray, other: np.ndarray) -> Correlation:
     >>> rank_correlation(np.arange(3.0), np.array([5.0, 6.0, 9.0]))
     Correlation(value=1.0, low=nan, high=nan, pairs=3)
     """
-    known = np.isfinite(one) & np.isfinite(other)
-    a, b, n = ranks(one[known]), ranks(other[known]), int(known.sum())
+    both = np.isfinite(one) & np.isfinite(other)
+    a, b, n = ranks(one[both]), ranks(other[both]), int(both.sum())
     if n < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
         return Correlation(math.nan, pairs=n)
     value = float(np.clip(np.corrcoef(a, b)[0, 1], -1, 1).round(12))
@@ -104,9 +104,9 @@ def rank_agreement(weights: np.ndarray, alike: np.ndarray) -> tuple[Correlation,
     """The rank correlation of two matrices [site, site] over pairs of different sites; and in which share of SHUFFLES
     of the sites it is as high by chance (Mantel 1967). Pairs are not independent: no interval is given."""
     apart = ~np.eye(len(weights), dtype=bool) & np.isfinite(weights) & np.isfinite(alike)
-    found = rank_correlation(weights[apart], alike[apart])._replace(low=math.nan, high=math.nan)
-    if not math.isfinite(found.value):
-        return found, math.nan
+    correlation = rank_correlation(weights[apart], alike[apart])._replace(low=math.nan, high=math.nan)
+    if not math.isfinite(correlation.value):
+        return correlation, math.nan
     rng, one, other = np.random.default_rng(0), ranks(weights[apart]), ranks(alike[apart])
     place = np.zeros(alike.shape)
     place[apart] = other
@@ -115,5 +115,5 @@ def rank_agreement(weights: np.ndarray, alike: np.ndarray) -> tuple[Correlation,
         order = rng.permutation(len(alike))
         there = place[np.ix_(order, order)][apart]
         spread = there.std()
-        high += bool(spread == 0 or one @ (there - there.mean()) / spread >= found.value - 1e-9)
-    return found, (high + 1) / (SHUFFLES + 1)
+        high += bool(spread == 0 or one @ (there - there.mean()) / spread >= correlation.value - 1e-9)
+    return correlation, (high + 1) / (SHUFFLES + 1)

@@ -176,12 +176,12 @@ class SiteData(NamedTuple):
 
 
 def prepare(
-    sites: Mapping[str, pd.DataFrame], table: TableSchema, seed: int, known: Encoder | None = None
+    sites: Mapping[str, pd.DataFrame], table: TableSchema, seed: int, fitted: Encoder | None = None
 ) -> list[SiteData]:
-    """Clean, split and encode every site's table; the problems of all sites at once. `known`: a scale that was fitted
+    """Clean, split and encode every site's table; the problems of all sites at once. `fitted`: a scale that was fitted
     before."""
     cleaned = clean_sites(sites, table)
-    return encode_sites(cleaned, table, split_sites(cleaned, table, seed), known)
+    return encode_sites(cleaned, table, split_sites(cleaned, table, seed), fitted)
 
 
 def clean_sites(sites: Mapping[str, pd.DataFrame], table: TableSchema) -> dict[str, pd.DataFrame]:
@@ -209,14 +209,16 @@ def encode_sites(
     cleaned: Mapping[str, pd.DataFrame],
     table: TableSchema,
     splits: Splits,
-    known: Encoder | Mapping[str, Encoder] | None = None,
+    fitted: Encoder | Mapping[str, Encoder] | None = None,
 ) -> list[SiteData]:
-    """Encode rows that `clean` gave, in single precision, as networks take them. `known`: a scale that was fitted
+    """Encode rows that `clean` gave, in single precision, as networks take them. `fitted`: a scale that was fitted
     before, one for all sites or each site's own."""
     target = table.target
-    if isinstance(known, Encoder):
-        known = dict.fromkeys(cleaned, known)
-    encoders = fit_encoders(cleaned, table, {n: train for n, (train, _) in splits.items()}) if known is None else known
+    if isinstance(fitted, Encoder):
+        fitted = dict.fromkeys(cleaned, fitted)
+    encoders = (
+        fit_encoders(cleaned, table, {n: train for n, (train, _) in splits.items()}) if fitted is None else fitted
+    )
     out = []
     for name, frame in cleaned.items():
         y = frame[target.column].to_numpy()
@@ -225,8 +227,8 @@ def encode_sites(
         a, b = splits[name]
         train, test = (encoders[name].matrix(frame, rows, np.float32) for rows in (a, b))
         w = weights_of(frame, table)
-        told = (None, None) if w is None else (w[a], w[b])
-        site = SiteData(name, encoders[name], train, y[a], test, y[b], fingerprint_rows(frame), None, *told)
+        weights = (None, None) if w is None else (w[a], w[b])
+        site = SiteData(name, encoders[name], train, y[a], test, y[b], fingerprint_rows(frame), None, *weights)
         if (persons := persons_of(frame, table)) is not None:
             site = site._replace(train_persons=persons[a], test_persons=persons[b])
         out.append(site._replace(held_out=tuple(row_names(frame.index[b], b))))
@@ -261,9 +263,9 @@ def moments(
     for some in (slice(at, at + step) for at in range(0, len(names), step)):
         v = frame[names[some]].to_numpy(dtype=np.float64).T
         v = np.ascontiguousarray(v if only is None else v[:, only])  # [feature, row]: sums keep an order
-        known = ~np.isnan(v)
+        present = ~np.isnan(v)
         values = v if mean is None else (v - mean[some, None]) ** 2
-        rows[some], total[some] = known.sum(1), np.where(known, values, 0.0).sum(1)
+        rows[some], total[some] = present.sum(1), np.where(present, values, 0.0).sum(1)
     return Moments(rows, total)
 
 
@@ -282,10 +284,10 @@ def typical_row(cleaned: pd.DataFrame, table: TableSchema) -> pd.DataFrame:
     """One row: the median of each number, the most frequent level of each other feature; NaN where nothing is known."""
 
     def typical(column: pd.Series[float], kind: str) -> float:
-        known = column.dropna()
-        if not len(known):
+        present = column.dropna()
+        if not len(present):
             return float("nan")
-        return float(known.median()) if kind == "numeric" else float(known.mode().iloc[0])
+        return float(present.median()) if kind == "numeric" else float(present.mode().iloc[0])
 
     return pd.DataFrame({name: [typical(cleaned[name], f.kind)] for name, f in table.features.items()})
 

@@ -21,9 +21,11 @@ def spot_codes(values: pd.Series, name: str, feature: Feature) -> list[float]:
     for part in (np.full(len(counts), True), outside):  # and the highest heap: of all, and of those outside
         highest = part & ~usual & (heights == heights[part].max(initial=0))
         likely |= highest & (highest.sum() == 1)  # of several, each has a rival as high
-    found = [float(code) for code in counts.index[likely & (heights > 1)]]
-    found.sort(key=lambda code: (-counts[code], (values == code).to_numpy().argmax()))  # as often, then as they come
-    codes = [code for code in found if _is_code(code, counts, len(values), feature)]
+    candidates = [float(code) for code in counts.index[likely & (heights > 1)]]
+    candidates.sort(
+        key=lambda code: (-counts[code], (values == code).to_numpy().argmax())
+    )  # as often, then as they come
+    codes = [code for code in candidates if _is_code(code, counts, len(values), feature)]
     return [code for code in codes if code in CODES or not _converts(code, name, feature)]
 
 

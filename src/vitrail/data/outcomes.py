@@ -38,9 +38,9 @@ def fold_outcome(rows: pd.DataFrame, table: TableSchema, file: str) -> pd.DataFr
         raise VitrailError(f"{file} does not fit the study", problems)
     if target.kind == "time":
         happened = rows[target.column].to_numpy() == 1
-        told = np.where(np.isnan(time), np.nan, in_intervals(np.nan_to_num(time), happened, target.ends))
-        rows = rows.drop(columns=target.time).assign(**{target.column: told})
-        rows = rows[~np.isnan(told)]
+        outcome = np.where(np.isnan(time), np.nan, in_intervals(np.nan_to_num(time), happened, target.ends))
+        rows = rows.drop(columns=target.time).assign(**{target.column: outcome})
+        rows = rows[~np.isnan(outcome)]
     return rows
 
 

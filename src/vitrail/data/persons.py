@@ -47,8 +47,8 @@ def person_numbers(ids: pd.Series) -> NDArray[np.float64]:
     """[row]: a whole number below 2^52 for each id; NaN where there is none."""
     places, different = pd.factorize(ids.astype(object))
     texts = [canon(value) for value in different]
-    known = np.array([_number(text) if text else np.nan for text in texts] + [np.nan])
-    return np.asarray(known[places], np.float64)
+    numbers = np.array([_number(text) if text else np.nan for text in texts] + [np.nan])
+    return np.asarray(numbers[places], np.float64)
 
 
 def _number(text: str) -> float:

@@ -55,7 +55,7 @@ class RepeatedPersons(NamedTuple):
 def find_person_column(sites: Mapping[str, pd.DataFrame], but: Collection[str]) -> RepeatedPersons | None:
     """The column that most likely says whose row it is, where people have several rows at some site; None where no
     column does."""
-    found: list[tuple[bool, int, int, RepeatedPersons]] = []
+    candidates: list[tuple[bool, int, int, RepeatedPersons]] = []
     places = [place_columns(frame)[0] for frame in sites.values()]
     for name in (n for n in (places[0] if places else ()) if n not in but and all(n in p for p in places)):
         columns = [f.iloc[:, p[name]] for f, p in zip(sites.values(), places, strict=True)]
@@ -66,8 +66,8 @@ def find_person_column(sites: Mapping[str, pd.DataFrame], but: Collection[str]) 
         each = [_count_steady(f, p, name, but) for f, p in zip(sites.values(), places, strict=True)]
         steady = min((count for count in each if count is not None), default=0)
         if named or steady >= (1 if numbers_people(name) else 2):
-            found.append((named, steady, counted[1], RepeatedPersons(name, *counted[:2])))
-    return max(found)[-1] if found else None
+            candidates.append((named, steady, counted[1], RepeatedPersons(name, *counted[:2])))
+    return max(candidates)[-1] if candidates else None
 
 
 def repeating_ids(sites: Mapping[str, pd.DataFrame], but: Collection[str]) -> list[str]:
@@ -93,10 +93,10 @@ def _count(columns: list[pd.Series], named: bool) -> tuple[int, int, int] | None
     ward must not hide what the others show."""
     rows = persons = shared = large = 0
     for column in columns:
-        known = column.dropna()
-        if known.dtype.kind == "f" and bool((known.to_numpy() % 1 > 0).any()):
+        present = column.dropna()
+        if present.dtype.kind == "f" and bool((present.to_numpy() % 1 > 0).any()):
             return None  # measured, and seen at once: there may be many thousands of such columns
-        texts = known.map(canon).astype(str)
+        texts = present.map(canon).astype(str)
         times = texts.value_counts()
         some = times.index[:200]
         fit = [re.fullmatch(r"[^.,]*", t) if named else CODE.fullmatch(t) for t in some]
@@ -124,13 +124,13 @@ def _count_steady(frame: pd.DataFrame, places: Mapping[str, int], name: str, but
     steady = 0
     for other in [n for n in places if n != name and n not in but][:COMPARED]:
         codes = pd.factorize(frame.iloc[:, places[other]])[0]
-        known = codes[order]
-        both = (known[1:] >= 0) & (known[:-1] >= 0)
+        sorted_codes = codes[order]
+        both = (sorted_codes[1:] >= 0) & (sorted_codes[:-1] >= 0)
         inside, drawn = both & within, codes[mixed]
         apart = (drawn[1:] >= 0) & (drawn[:-1] >= 0)
         if inside.sum() < PEOPLE or not apart.any():
             continue
-        same = (known[1:] == known[:-1])[inside].mean()
+        same = (sorted_codes[1:] == sorted_codes[:-1])[inside].mean()
         steady += bool(same >= STEADY and (drawn[1:] == drawn[:-1])[apart].mean() <= CHANCE)
     return steady
 
@@ -148,12 +148,12 @@ def find_repeated_persons(frame: pd.DataFrame, table: TableSchema) -> Iterator[C
                 )
         return
     but = {table.target.column, table.target.time, table.site_column, table.weight_column, *key_columns(table)}
-    found = find_person_column({"": frame}, but)
+    repeated = find_person_column({"": frame}, but)
     means = "Visits of one patient then lie on both sides of every split, and scores are too good."
-    if found:
-        text = f"{found.rows} rows have {found.persons} different values, as ids of people with several rows"
-        hint = f'{means} Write person = "{found.column}" in the study, all of you, and remove it from the features.'
-        yield CheckFinding(REPEATED, "warning", found.column, (), found.rows, text, hint)
+    if repeated:
+        text = f"{repeated.rows} rows have {repeated.persons} different values, as ids of people with several rows"
+        hint = f'{means} Write person = "{repeated.column}" in the study, all of you, and remove it from the features.'
+        yield CheckFinding(REPEATED, "warning", repeated.column, (), repeated.rows, text, hint)
     elif alike := count_alike(frame, table, places):
         text = f"{alike} of {min(len(frame), LOOKED_AT)} rows are nearly the same as another"
         hint = f"If these are several rows of one patient, export the patient's id and write person = ... : {means}"

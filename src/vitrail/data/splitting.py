@@ -43,8 +43,8 @@ def _by_date(rows: pd.DataFrame, table: TableSchema) -> tuple[Ints, Ints]:
     time into the training; tested on, the person would be on both sides."""
     late = rows[table.split.column].to_numpy() >= day_number(table.split.test_from)
     persons = persons_of(rows, table)
-    known = np.zeros(len(rows), bool) if persons is None else np.isin(persons, persons[~late])
-    return np.flatnonzero(~late), np.flatnonzero(late & ~known)
+    seen_before = np.zeros(len(rows), bool) if persons is None else np.isin(persons, persons[~late])
+    return np.flatnonzero(~late), np.flatnonzero(late & ~seen_before)
 
 
 def split_problems(rows: pd.DataFrame, table: TableSchema, site: str) -> list[Problem]:

@@ -71,8 +71,8 @@ SPELLINGS = (  # how else a unit is written, folded
 
 def is_outside(values: pd.Series, feature: Feature) -> pd.Series:
     low, high = feature.range or (-np.inf, np.inf)
-    found = values.to_numpy()  # there may be many thousands of columns, and each step on a series is slow
-    return pd.Series((found < low) | (found > high), index=values.index)
+    numbers = values.to_numpy()  # there may be many thousands of columns, and each step on a series is slow
+    return pd.Series((numbers < low) | (numbers > high), index=values.index)
 
 
 def spot_unit(values: pd.Series, name: str, feature: Feature) -> tuple[Conversion, pd.Series] | None:
@@ -140,14 +140,14 @@ def _is_cluster(some: pd.Series, rest: pd.Series) -> bool:
 
 def separate_cluster(values: pd.Series) -> pd.Series:
     """The smaller of two groups with a wide gap between them; nobody where there is no such gap."""
-    known, none = np.sort(values.dropna().to_numpy()), pd.Series(False, index=values.index)
-    if len(known) < FEW_ROWS or known[0] <= 0:
+    present, none = np.sort(values.dropna().to_numpy()), pd.Series(False, index=values.index)
+    if len(present) < FEW_ROWS or present[0] <= 0:
         return none
-    at = int(np.diff(np.log(known)).argmax())
-    small, high = min(known[: at + 1], known[at + 1 :], key=len), at + 1 > len(known) / 2
-    if known[at + 1] < 1.5 * known[at] or len(small) < 0.02 * len(known) or len(np.unique(small)) < 5:
+    at = int(np.diff(np.log(present)).argmax())
+    small, high = min(present[: at + 1], present[at + 1 :], key=len), at + 1 > len(present) / 2
+    if present[at + 1] < 1.5 * present[at] or len(small) < 0.02 * len(present) or len(np.unique(small)) < 5:
         return none
-    return pd.Series(values > known[at] if high else values <= known[at])
+    return pd.Series(values > present[at] if high else values <= present[at])
 
 
 def choose_conversions(name: str, feature: Feature) -> list[Conversion]:

@@ -71,15 +71,15 @@ def build_onnx(mine: Model, program: Program, about: dict[str, Any]) -> Any:
             column = name if feature.kind == "numeric" else _place(graph, name, feature)
             columns.append(graph.add("Reshape", column, graph.whole(-1, 1)))
         rows = graph.add("Concat", *columns, axis=1)
-    given = convert(program.traced, graph, rows)
+    answers = convert(program.traced, graph, rows)
     names = outputs(mine)
-    for found, name in zip(given, names, strict=True):
-        graph.nodes.append(helper.make_node("Identity", [found], [name], name=f"/end/{name}"))
+    for answer, name in zip(answers, names, strict=True):
+        graph.nodes.append(helper.make_node("Identity", [answer], [name], name=f"/end/{name}"))
     width = len(study.target.levels) or 1
     shapes: list[list[str | int | None]] = [["rows", width], ["rows"]]
     kinds = [onnx_kind(kind) for kind in program.kinds]
-    told = [helper.make_tensor_value_info(n, k, s) for n, k, s in zip(names, kinds, shapes, strict=False)]
-    whole = helper.make_graph(graph.nodes, "vitrail", inputs, told, list(graph.constants.values()))
+    value_infos = [helper.make_tensor_value_info(n, k, s) for n, k, s in zip(names, kinds, shapes, strict=False)]
+    whole = helper.make_graph(graph.nodes, "vitrail", inputs, value_infos, list(graph.constants.values()))
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(ML, ML_OPSET)]
     model = helper.make_model(whole, opset_imports=opsets, producer_name="vitrail", ir_version=IR)
     helper.set_model_props(model, {"vitrail": json.dumps(about, ensure_ascii=False)})
@@ -103,9 +103,9 @@ def _place(graph: Graph, column: str, feature: Feature) -> str:
     """The place of each text among the levels: NaN where it is missing, infinite where it is none."""
     from torch import float64
 
-    known = spellings(feature)
-    told = {"keys_strings": list(known), "values_floats": list(known.values()), "default_float": float("inf")}
-    return graph.cast(graph.add("LabelEncoder", column, domain=ML, **told), float64)
+    codes = spellings(feature)
+    attributes = {"keys_strings": list(codes), "values_floats": list(codes.values()), "default_float": float("inf")}
+    return graph.cast(graph.add("LabelEncoder", column, domain=ML, **attributes), float64)
 
 
 def spellings(feature: Feature) -> dict[str, float]:
@@ -175,7 +175,7 @@ def trial_rows(mine: Model, count: int = 64) -> pd.DataFrame:
             column[: len(codes[:count])] = codes[:count]
             frame[name] = column.astype(object)
         else:
-            known: Sequence[str] = list(spellings(feature))
-            frame[name] = np.array([*known[:count], *rng.choice(known, max(0, count - len(known)))], dtype=object)
+            texts: Sequence[str] = list(spellings(feature))
+            frame[name] = np.array([*texts[:count], *rng.choice(texts, max(0, count - len(texts)))], dtype=object)
             rng.shuffle(frame[name])
     return pd.DataFrame(frame)

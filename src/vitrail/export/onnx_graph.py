@@ -66,24 +66,24 @@ class GraphValue:
 
 def convert(traced: Any, graph: Graph, rows: str) -> list[str]:
     """Put the traced steps into the graph, from the value `rows` on; names of the outputs."""
-    known: dict[Any, Any] = {}
+    values: dict[Any, Any] = {}
     held = {**dict(traced.state_dict), **traced.constants}
     places = {s.arg.name: s for s in traced.graph_signature.input_specs}
     unknown: dict[str, None] = {}
     for node in traced.graph.nodes:
         if node.op == "placeholder":
             spec = places[node.name]
-            known[node] = held[spec.target] if spec.target is not None else GraphValue(rows, node.meta["val"])
+            values[node] = held[spec.target] if spec.target is not None else GraphValue(rows, node.meta["val"])
         elif node.op == "output":
             if unknown:
                 raise _unknown(list(unknown))
-            return [_named(graph, known[n], known[n].like.dtype) for n in node.args[0]]
+            return [_named(graph, values[n], values[n].like.dtype) for n in node.args[0]]
         elif not str(node.target).startswith("aten._assert"):
             try:
-                known[node] = _made(graph, node, known)
+                values[node] = _made(graph, node, values)
             except NotImplementedError as error:
                 unknown[str(error) or str(node.target)] = None
-                known[node] = GraphValue("", node.meta["val"])
+                values[node] = GraphValue("", node.meta["val"])
     raise AssertionError("a graph ends with its output")
 
 
@@ -92,13 +92,13 @@ def _unknown(steps: Sequence[str]) -> VitrailError:
     return VitrailError("cannot export", [Problem("network", what, "Write a .pt2 or a .vitrail file instead.")])
 
 
-def _made(graph: Graph, node: Any, known: dict[Any, Any]) -> Any:
+def _made(graph: Graph, node: Any, values: dict[Any, Any]) -> Any:
     """What a step gives: a constant, a size, or a value in the graph."""
-    args, kwargs = (torch.fx.node.map_arg(a, lambda n: known[n]) for a in (node.args, node.kwargs))
+    args, kwargs = (torch.fx.node.map_arg(a, lambda n: values[n]) for a in (node.args, node.kwargs))
     flat = [a for arg in (*args, *kwargs.values()) for a in (arg if isinstance(arg, list | tuple) else (arg,))]
-    told = node.meta.get("val")
-    if not isinstance(told, Tensor) and not isinstance(told, tuple | list):
-        return told  # a size; shapes are read from what torch says of each value
+    example = node.meta.get("val")
+    if not isinstance(example, Tensor) and not isinstance(example, tuple | list):
+        return example  # a size; shapes are read from what torch says of each value
     moving = any(isinstance(a, GraphValue) for a in flat)
     if not moving and not any(isinstance(a, torch.SymInt) for a in flat):
         return node.target(*args, **kwargs)
@@ -106,10 +106,10 @@ def _made(graph: Graph, node: Any, known: dict[Any, Any]) -> Any:
         return args[0][args[1]]
     if (make := TABLE.get(str(node.target).removeprefix("aten."))) is None:
         raise NotImplementedError(str(node.target))
-    if isinstance(told, tuple | list):  # of several outputs the first is the one that networks use
-        first = next(t for t in told if t is not None)
-        return [GraphValue(make(graph, first, list(args), dict(kwargs)), first), *[None] * (len(told) - 1)]
-    return GraphValue(make(graph, told, list(args), dict(kwargs)), told)
+    if isinstance(example, tuple | list):  # of several outputs the first is the one that networks use
+        first = next(t for t in example if t is not None)
+        return [GraphValue(make(graph, first, list(args), dict(kwargs)), first), *[None] * (len(example) - 1)]
+    return GraphValue(make(graph, example, list(args), dict(kwargs)), example)
 
 
 def _named(graph: Graph, value: Any, kind: torch.dtype) -> str:
@@ -290,12 +290,12 @@ def _reduces(kind: str, *names: str) -> None:
         axes = args[1] if len(args) > 1 and args[1] is not None else list(range(args[0].like.dim()))
         axes = [axes] if isinstance(axes, int) else axes
         keep = bool(args[2] if len(args) > 2 else kwargs.get("keepdim", False))
-        given = args[0].name
+        tensor = args[0].name
         if args[0].like.dtype == torch.bool:  # any: the largest of 0 and 1
-            given = graph.cast(given, torch.int32)
+            tensor = graph.cast(tensor, torch.int32)
         elif args[0].like.dtype != like.dtype:
-            given = graph.cast(given, like.dtype)
-        name = graph.add(kind, given, graph.whole(*axes), keepdims=int(keep))
+            tensor = graph.cast(tensor, like.dtype)
+        name = graph.add(kind, tensor, graph.whole(*axes), keepdims=int(keep))
         return graph.cast(name, like.dtype) if args[0].like.dtype == torch.bool else name
 
     TABLE.update(dict.fromkeys(names, step))
@@ -331,15 +331,15 @@ def _convolution(graph: Graph, like: Tensor, args: list[Any], kwargs: dict[str, 
     x, weight, bias, stride, padding, dilation, transposed, _, groups = args
     if transposed:
         raise NotImplementedError("a transposed convolution")
-    given = [_named(graph, v, like.dtype) for v in (x, weight, bias) if v is not None]
+    inputs = [_named(graph, v, like.dtype) for v in (x, weight, bias) if v is not None]
     size: dict[str, Any] = {"strides": _pairs(stride), "pads": _pairs(padding) * 2, "dilations": _pairs(dilation)}
-    return graph.add("Conv", *given, group=groups, **size)
+    return graph.add("Conv", *inputs, group=groups, **size)
 
 
 def _pooling(args: list[Any]) -> tuple[Any, Any, Any, list[Any]]:
     """Kernel, stride, padding, and what else is asked for."""
-    given = [*args[1:], *[None, 0][len(args) - 2 :]]
-    return given[0], given[1] or given[0], given[2], given[3:]
+    settings = [*args[1:], *[None, 0][len(args) - 2 :]]
+    return settings[0], settings[1] or settings[0], settings[2], settings[3:]
 
 
 @_step("max_pool2d_with_indices.default")

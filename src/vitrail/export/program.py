@@ -74,13 +74,13 @@ class AnswerModule(nn.Module):
             answers = answers.double() * target.scale + target.center
         if target.kind == "time":  # the risk by the last end, then the chance to be free of the event at each
             answers = torch.cat([1 - answers[:, -1:], answers], 1)
-        told: tuple[Tensor, ...] = (answers,)
+        outputs: tuple[Tensor, ...] = (answers,)
         if isinstance(self.task.loss, UncertaintyLoss):
-            told += (self.task.loss.uncertainty(z),)
+            outputs += (self.task.loss.uncertainty(z),)
         if self.scale is None:
-            return told
+            return outputs
         wrong = self.scale.misfits(rows)
-        return tuple(torch.where(wrong[:, None] if t.dim() > 1 else wrong, torch.nan, t) for t in told)
+        return tuple(torch.where(wrong[:, None] if t.dim() > 1 else wrong, torch.nan, t) for t in outputs)
 
 
 def trace_model(mine: Model) -> Program:
@@ -96,23 +96,23 @@ def trace_model(mine: Model) -> Program:
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's, about torch
-            told = answering(some)  # what a network makes at its first call is no part of the model
+            outputs = answering(some)  # what a network makes at its first call is no part of the model
             traced = torch.export.export(answering, (some,), dynamic_shapes=({0: rows},), strict=False)
             traced = traced.run_decompositions()
     except Exception as error:  # torch may raise anything about a network that is not ours
         what = f"torch cannot trace this network ({type(error).__name__})."
         hint = "Write a .vitrail file instead, which holds its numbers."
         raise VitrailError("cannot export", [Problem("network", what, hint)]) from error
-    return Program(traced, tuple(t.dtype for t in told))
+    return Program(traced, tuple(t.dtype for t in outputs))
 
 
 def _scale(encoder: Encoder) -> InputScale:
     at, features = encoder.layout, list(encoder.table.features.values())
     hot, level = np.zeros(len(at.source), bool), np.full(len(at.source), np.nan)
     hot[at.hot], level[at.hot] = True, at.level
-    told = [_codes(f.missing) if f.kind == "numeric" else [] for f in features]
-    codes = np.full((max(1, *map(len, told)), len(features)), np.nan)  # torch keeps no tensor without numbers
-    for i, few in enumerate(told):
+    codes_of = [_codes(f.missing) if f.kind == "numeric" else [] for f in features]
+    codes = np.full((max(1, *map(len, codes_of)), len(features)), np.nan)  # torch keeps no tensor without numbers
+    for i, few in enumerate(codes_of):
         codes[: len(few), i] = few
     levels = np.array([f.kind != "numeric" for f in features])
     last = np.array([len(f.levels) - 1.0 if f.levels else np.inf for f in features])

@@ -40,14 +40,14 @@ def write_safe(mine: Model, path: Path, about: dict[str, Any]) -> float:
     if weights := mine.study.network.weights:
         what = f"a part of the network is read from {weights!r}, and is not among the model's own numbers."
         raise VitrailError("cannot export", [Problem(str(path), what, "Write .onnx or .pt2, which hold all of it.")])
-    said = {
+    content = {
         "about": about,
         "study": mine.study.to_toml(),
         "method": {"name": methods.name_of(mine.method), "settings": methods.settings(mine.method)},
         "seed": mine.seed,
         **mine.encoder.plain,
     }
-    words = {"vitrail": json.dumps(said, ensure_ascii=False, sort_keys=True), MARK: NO_MARK}
+    words = {"vitrail": json.dumps(content, ensure_ascii=False, sort_keys=True), MARK: NO_MARK}
     raw = save({k: v.detach().cpu().contiguous() for k, v in mine.tensors.items()}, words)
     raw = raw.replace(NO_MARK.encode(), hashlib.sha256(raw).hexdigest().encode(), 1)
     _read(path, raw)
@@ -68,21 +68,21 @@ def _read(path: Path, raw: bytes) -> SafeFile:
     try:
         size = int.from_bytes(raw[:8], "little")
         words = json.loads(raw[8 : 8 + size])["__metadata__"]
-        mark, said = words[MARK], json.loads(words["vitrail"])
+        mark, content = words[MARK], json.loads(words["vitrail"])
     except (ValueError, KeyError, TypeError, RecursionError):
         raise _refused(path, f"expected a {ENDING} file, got something else.") from None
     if hashlib.sha256(raw.replace(str(mark).encode(), NO_MARK.encode(), 1)).hexdigest() != mark:
         raise _refused(path, "it is not as it was written: bytes of it were changed, or it was cut short.")
     try:
-        about = said["about"]
+        about = content["about"]
         if about["format"] != FORMAT:
             raise _refused(path, f"its format is {about['format']!r}, and this Vitrail reads {FORMAT}.")
-        study = Study.parse(tomllib.loads(said["study"]), f"the study in {path}")
+        study = Study.parse(tomllib.loads(content["study"]), f"the study in {path}")
         if study.network.weights:
             raise _refused(path, "its network names a file of this machine, which such a file never does.")
-        method = methods.build(said["method"]["name"], said["method"]["settings"])
-        encoder = Encoder.of(study, said)
-        model = Model(study, method, int(said["seed"]), load(raw), encoder)
+        method = methods.build(content["method"]["name"], content["method"]["settings"])
+        encoder = Encoder.of(study, content)
+        model = Model(study, method, int(content["seed"]), load(raw), encoder)
         model.models()  # tensors of another network are told now
         return SafeFile(str(about["site"]), str(about["run"]), model, about)
     except (ValueError, KeyError, TypeError, AttributeError, SafetensorError, RecursionError) as error:

@@ -32,8 +32,8 @@ def write_torch(mine: Model, path: Path, about: dict[str, Any]) -> float:
         read = torch.export.load(file).module()
     frame = trial_rows(mine)
     with torch.no_grad():
-        told = read(given_rows(mine, frame))
-    theirs = np.column_stack([np.asarray(t.double()).reshape(len(frame), -1) for t in told])
+        outputs = read(given_rows(mine, frame))
+    theirs = np.column_stack([np.asarray(t.double()).reshape(len(frame), -1) for t in outputs])
     off = difference(mine.predict(frame).to_numpy(np.float64), theirs)
     if not off <= CLOSE:
         what = f"its answers are up to {off:.2g} other than ours, and {CLOSE:g} is allowed."

@@ -142,6 +142,15 @@ def test_spss_and_its_labels(tmp_path: Path) -> None:
         assert read_table(tmp_path / "a.sav", by_code).sex.tolist() == ["1", "2", "1", "2"]
 
 
+def test_codes_that_have_one_word_stay_codes(tmp_path: Path) -> None:
+    labels = {"smoker": {1: "yes", 2: "yes", 3: "no"}}
+    pyreadstat.write_sav(
+        pd.DataFrame({"smoker": [1.0, 2.0, 3.0]}), str(tmp_path / "a.sav"), variable_value_labels=labels
+    )
+    with pytest.warns(PassedOverWarning, match="column smoker.*its codes were read"):
+        assert read_table(tmp_path / "a.sav").smoker.tolist() == ["1", "2", "3"]
+
+
 def test_stata_and_sas(tmp_path: Path) -> None:
     coded = ROWS.assign(sex=pd.Categorical(ROWS.sex), sick=pd.Categorical(ROWS.sick), crea32=ROWS.crea.astype("f4"))
     coded.to_stata(tmp_path / "a.dta", write_index=False)

@@ -17,7 +17,8 @@ from tests.support import ROOT
 from vitrail.core.errors import VitrailError
 from vitrail.data.drafting.features import infer_table
 from vitrail.data.readers.cells import as_levels, as_numbers
-from vitrail.data.readers.tables import clean, read_sites, read_table
+from vitrail.data.readers.delimited_text import decode
+from vitrail.data.readers.tables import clean, pick_rows, read_sites, read_table
 from vitrail.data.schema import Feature, TableSchema, Target
 from vitrail.quality.checks.table import find_faults, to_json, to_text
 
@@ -627,3 +628,16 @@ def test_no_table_breaks_us(tmp_path_factory: pytest.TempPathFactory, content: b
 def test_no_frame_breaks_us(rows: list[list[object]], names: list[str]) -> None:
     go_through(pd.DataFrame(rows, columns=names, dtype=object))
     go_through(pd.DataFrame(rows, columns=[*TABLE.features, "sick"], dtype=object, index=[0] * len(rows)))
+
+
+def test_a_row_is_called_by_its_line_in_the_file() -> None:
+    """Or, where rows have names, by the line that it would have below a header."""
+    mask = np.array([False, True, True])
+    assert pick_rows(pd.Index([2, 5, 6]), mask) == [5, 6]
+    assert pick_rows(pd.Index(["p1", "p2", "p3"]), mask) == [3, 4]
+
+
+def test_letters_of_western_programs_are_read_as_written() -> None:
+    whole = decode(Path("a.csv"), "name;price\nMüller;12 €\n".encode("cp1252"))
+    assert (whole.text, whole.encoding) == ("name;price\nMüller;12 €\n", "cp1252")
+    assert whole.encode(whole.text) == "name;price\nMüller;12 €\n".encode("cp1252")

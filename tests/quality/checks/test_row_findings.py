@@ -133,6 +133,10 @@ def test_nearly_the_same_file_is_noticed_and_coarse_rows_are_not() -> None:
     rng = np.random.default_rng(0)
     coarse = {name: pd.DataFrame(rng.integers(0, 2, (300, 4)).astype(float), columns=list("wxyz")) for name in "abc"}
     assert find_twins(coarse) == []
+    few = {**coarse, "small": coarse["a"].drop_duplicates()}
+    assert find_twins(few) == [], "each of few answers is given at a large site"
+    (pair,) = find_twins({**coarse, "again": coarse["b"].sample(frac=1, random_state=0)})
+    assert (pair.one, pair.other, pair.shared) == ("b", "again", 300), "all rows of both are the same"
     pictures = {
         name: frame_of(soft(20, seed=seed)).drop(columns="class") for name, seed in (("a", 1), ("b", 1), ("c", 2))
     }

@@ -352,6 +352,22 @@ def test_packed_and_parquet(ours: Path) -> None:
     np.testing.assert_allclose(same[0], same[1] - 5.0, rtol=1e-12)
 
 
+def test_a_code_among_other_values_is_emptied_alone() -> None:
+    frame = site(9).assign(lab=lambda f: f.lab.where(f.index % 3 > 0, 50.0))
+    (change,) = plan([Repair("lab", "code", code="50")], frame, TABLE)[0]
+    assert change.before.tolist() == [50.0] * len(change.before)
+    assert set(change.after) == {""}
+    assert len(change.after) == (frame.lab == 50).sum() >= ROWS / 3
+
+
+def test_codes_that_become_one_are_told() -> None:
+    frame = site(9)
+    (merged,) = plan([Repair("pain", "recoded", levels={"1": "2"})], frame, TABLE)[0]
+    (exchanged,) = plan([Repair("pain", "recoded", levels={"1": "2", "2": "1"})], frame, TABLE)[0]
+    assert "two codes become one, which cannot be taken back" in merged.numbers
+    assert "become one" not in exchanged.numbers
+
+
 def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Shown first, written when asked; all findings of a screening at once; what has no repair is told."""
     monkeypatch.chdir(tmp_path)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from vitrail.metrics.calibration import RiskCounts
-from vitrail.report.sections.scores.spread import MethodSpread, spread_figure
 from vitrail.report.pages.contribution import _lead
 from vitrail.report.sections import calibration
+from vitrail.report.sections.scores.spread import MethodSpread, spread_figure
 from vitrail.report.text import Interval
 from vitrail.study.model import Study
 

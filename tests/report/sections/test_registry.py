@@ -23,9 +23,9 @@ from vitrail.report import Page, render
 from vitrail.report.charts.tables import lead_method
 from vitrail.report.pages import frame
 from vitrail.report.pages.builder import page_of
-from vitrail.report.sections.scores.findings import findings
 from vitrail.report.sections import registry as section_registry
 from vitrail.report.sections.registry import Section, tells, undrawn
+from vitrail.report.sections.scores.findings import findings
 
 STRANGE = "what nobody has thought of yet"
 

@@ -21,8 +21,8 @@ from vitrail.methods.ripfl import RIPFL
 from vitrail.report import render
 from vitrail.report.pages.builder import page_of
 from vitrail.report.sections.learning.class_overlap import class_shares
-from vitrail.report.sections.registry import undrawn
 from vitrail.report.sections.learning.uncertainty import pair_with_scores
+from vitrail.report.sections.registry import undrawn
 from vitrail.runs.evaluation import shares_said, target_words
 
 

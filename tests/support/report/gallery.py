@@ -29,9 +29,9 @@ from vitrail.report.pages.explanation import render_explained
 from vitrail.report.pages.explanation_summary import render_explanation_summary
 from vitrail.report.pages.index import Demo, DemoPage, write_index
 from vitrail.report.pages.site import render_private
-from vitrail.report.sections.scores.own_verdict import write_own_verdict
 from vitrail.report.pages.transfer import render_transfer
 from vitrail.report.pages.vertical import render_together
+from vitrail.report.sections.scores.own_verdict import write_own_verdict
 from vitrail.report.sections.screening import write_screen
 from vitrail.runs.site.card import make_card
 from vitrail.studies.contribution.values import CARRIED, LOO, SHAPLEY, Contribution

@@ -65,8 +65,8 @@ def direction(
     >>> direction(np.arange(40.0), -0.2 * np.arange(40.0)).words
     'down'
     """
-    known = ~pd.isna(np.asarray(values, object))
-    held, phi = np.asarray(values, object)[known], phi[known]
+    present = ~pd.isna(np.asarray(values, object))
+    held, phi = np.asarray(values, object)[present], phi[present]
     if len(levels) > 2:
         return _by_level(held.astype(str), phi, levels, off)
     if levels:  # of two, the second against the first, whichever is the reference
@@ -123,11 +123,11 @@ def _by_level(held: NDArray[np.str_], phi: Floats, levels: Sequence[str], off: A
     """Each level's mean against 0, which is what the reference has, or where that is not known against all rows."""
     reference = str(off) if off in levels else ""
     base = 0.0 if reference else float(phi.mean()) if len(phi) else 0.0
-    told = []
+    directions = []
     for level in levels:
         mine = phi[held == level] - base
         if level == reference or len(mine) < FEWEST:
             continue
         mean, half = mine.mean(), stdtrit(len(mine) - 1, SURE) * mine.std(ddof=1) / np.sqrt(len(mine))
-        told.append((level, UNCLEAR if abs(mean) <= half else UP if mean > 0 else DOWN))
-    return Direction(BY_LEVEL if told else UNKNOWN, tuple(told), reference)
+        directions.append((level, UNCLEAR if abs(mean) <= half else UP if mean > 0 else DOWN))
+    return Direction(BY_LEVEL if directions else UNKNOWN, tuple(directions), reference)

@@ -98,9 +98,9 @@ class Explanation:
     def directions(self) -> list[Direction]:
         """[feature]: in which direction each moves the answer (analysis/explanations/direction.py); not known of a
         guest's."""
-        known = (self.column(i) for i in range(len(self.feature_names)))
+        columns = (self.column(i) for i in range(len(self.feature_names)))
         return [
-            direction(self.data[:, i], self.values[:, i], column.levels, column.off) for i, column in enumerate(known)
+            direction(self.data[:, i], self.values[:, i], column.levels, column.off) for i, column in enumerate(columns)
         ]
 
     def importance(self) -> list[dict[str, Any]]:
@@ -110,8 +110,8 @@ class Explanation:
         spread = size.std(0, ddof=1) / np.sqrt(n) * stdtrit(n - 1, 0.975) if n > 1 else np.full(size.shape[1], np.nan)
         rows = [
             {"feature": name, "size": float(s), "low": float(s - h), "high": float(s + h), "mean": float(m)}
-            | {"sign": found.sign, "moves": found.words}
-            for name, s, h, m, found in zip(
+            | {"sign": way.sign, "moves": way.words}
+            for name, s, h, m, way in zip(
                 self.feature_names, size.mean(0), spread, self.values.mean(0), self.directions(), strict=True
             )
         ]
@@ -249,11 +249,11 @@ def _explain(
     values, half, base, most = np.zeros(data.shape), np.zeros(data.shape), np.zeros(len(data)), 0
     for worth, at, who in blocks:
         k, rng = who.shape[1], np.random.default_rng(seed)  # rows with as many players have the same coalitions
-        found = exact(worth, k) if k <= MOST_EXACT else paired(worth, k, asked, rng, sizes)
-        values[at[:, None], who] = found.rows.T
-        half[at[:, None], who] = found.half.T if found.half.ndim > 1 else 0.0
+        shapley = exact(worth, k) if k <= MOST_EXACT else paired(worth, k, asked, rng, sizes)
+        values[at[:, None], who] = shapley.rows.T
+        half[at[:, None], who] = shapley.half.T if shapley.half.ndim > 1 else 0.0
         base[at] = worth(np.zeros((1, k), dtype=bool))[0]
-        most = max(most, found.asked)
+        most = max(most, shapley.asked)
     if not np.isfinite(values).all():
         what = "the model answers with no number for some coalition."
         hint = "A model that takes no missing values needs the median or background rows as reference."

@@ -36,20 +36,22 @@ class ExplanationSummary(NamedTuple):
         return list(dict.fromkeys(self.table.site))
 
 
-def summarise_sites(told: Mapping[str, Explanation], unit: str = "row") -> ExplanationSummary:
+def summarise_sites(explanations: Mapping[str, Explanation], unit: str = "row") -> ExplanationSummary:
     """By name, so that the order tells nothing. `unit`: what one explained row is, in words."""
-    large = {s: e for s, e in sorted(told.items()) if len(e) >= LEAST_ROWS}
+    large = {s: e for s, e in sorted(explanations.items()) if len(e) >= LEAST_ROWS}
     rows = [(s, *cells) for s, e in large.items() for cells in _of_site(e)]
-    measure = next((e.measure for e in told.values()), "")
-    return ExplanationSummary(pd.DataFrame(rows, columns=COLUMNS), sorted(told.keys() - large.keys()), measure, unit)
+    measure = next((e.measure for e in explanations.values()), "")
+    return ExplanationSummary(
+        pd.DataFrame(rows, columns=COLUMNS), sorted(explanations.keys() - large.keys()), measure, unit
+    )
 
 
 def _of_site(e: Explanation) -> list[tuple[str, float, float, float, str, str]]:
-    found, out = {r["feature"]: r for r in e.importance()}, []
+    by_feature, out = {r["feature"]: r for r in e.importance()}, []
     for i, name in enumerate(e.feature_names):
         if (e.values[:, i] != 0).sum() < LEAST_OTHERS:
             out.append((name, np.nan, np.nan, np.nan, "", ""))
         else:
-            r = found[name]
+            r = by_feature[name]
             out.append((name, r["size"], r["low"], r["high"], r["sign"], r["moves"]))
     return out

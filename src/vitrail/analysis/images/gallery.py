@@ -66,8 +66,10 @@ class Album(NamedTuple):
         out = []
         for which, table in self.counts.items():
             right, all_ = int(table.diagonal().sum()), int(table.sum())
-            said = {HELD: "that no training saw", TRAINED: "that it was trained on"}.get(which, "in this place")
-            out.append(f"Of {all_} pictures {said}, the model gets {right} right ({100 * right / max(1, all_):.0f} %).")
+            description = {HELD: "that no training saw", TRAINED: "that it was trained on"}.get(which, "in this place")
+            out.append(
+                f"Of {all_} pictures {description}, the model gets {right} right ({100 * right / max(1, all_):.0f} %)."
+            )
         return out + (self.seen.sentences() if self.seen else [])
 
 
@@ -85,14 +87,14 @@ def make_album(
 ) -> Album:
     """pictures [row, channel, height, width]; labels [row]; of the site's own model answers [row, class] and unsure
     [row]. `held_out` [row] is None where these are other pictures than the run saw."""
-    said = answers.argmax(1)
+    predicted = answers.argmax(1)
     shots = [
         Shot(
             picture_title(name),
             pictures[i],
             classes[labels[i]],
-            classes[said[i]],
-            float(answers[i, said[i]]),
+            classes[predicted[i]],
+            float(answers[i, predicted[i]]),
             float(unsure[i]),
             None if held_out is None else bool(held_out[i]),
         )
@@ -102,7 +104,7 @@ def make_album(
     counts = {}
     for which, here in parts.items():
         counts[which] = np.zeros((len(classes), len(classes)), np.int64)
-        np.add.at(counts[which], (labels[here], said[here]), 1)
+        np.add.at(counts[which], (labels[here], predicted[here]), 1)
     galleries = (*_wrong(shots), _least_sure(shots), *_typical(shots, classes))
     shown = tuple(g for g in galleries if g.of)
     return Album(site, study, target, tuple(classes), held_out is not None, counts, shown)
@@ -156,13 +158,13 @@ def _gallery(title: str, words: str, shots: list[Shot], most: int = SHOWN) -> Ga
     return Gallery(title, words, tuple(shots[:most]), len(shots))
 
 
-def to_text(told: Album, most: int = 5) -> str:
+def to_text(album: Album, most: int = 5) -> str:
     """For a terminal."""
-    lines = [f"This stays at {told.site}.", ""]
-    if not told.same:
+    lines = [f"This stays at {album.site}.", ""]
+    if not album.same:
         lines += ["These pictures are not those that the run saw: which of them it was trained on is not known.", ""]
-    lines += [*told.sentences(), ""]
-    for gallery in told.galleries:
+    lines += [*album.sentences(), ""]
+    for gallery in album.galleries:
         lines.append(f"{gallery.title} ({gallery.of})")
         for s in gallery.shots[:most]:
             lines.append(f"  {s.name}: {s.label}, model {s.said} {s.share:.2f}, unsure {s.unsure:.2f}")

@@ -111,12 +111,12 @@ class PrototypeEvidence(NamedTuple):
             for view in (v for v in views if v.hidden.decides):
                 y, x, bottom, right = view.hidden.strongest
                 where = place((y + bottom) / 2 / height, (x + right) / 2 / width)
-                said = f"One place decides on {name}, {where} of the picture"
-                places.setdefault(said, []).append(view.model)
+                text = f"One place decides on {name}, {where} of the picture"
+                places.setdefault(text, []).append(view.model)
         return [
-            f"{said} ({' and '.join(of)}). Does what lies there belong to the class, or is it a mark, a text, a tube? "
+            f"{text} ({' and '.join(of)}). Does what lies there belong to the class, or is it a mark, a text, a tube? "
             "In our trials half of the classes without any mark had such a place, too."
-            for said, of in places.items()
+            for text, of in places.items()
         ] or ["No single place decides on any class that was looked at."]
 
 
@@ -207,11 +207,11 @@ def _parts(
 
 def _few(parts: Sequence[PrototypePart], name: str) -> tuple[PrototypePart, ...]:
     """Of a class, those that count most; of those that stand for the same place, one."""
-    found: dict[object, PrototypePart] = {}
+    by_patch: dict[object, PrototypePart] = {}
     for part in sorted((p for p in parts if p.of == name and p.behind), key=lambda p: -p.weight):
         assert part.behind
-        found.setdefault((part.behind.name, part.behind.box), part)
-    return tuple(found.values())[:PARTS]
+        by_patch.setdefault((part.behind.name, part.behind.box), part)
+    return tuple(by_patch.values())[:PARTS]
 
 
 def _case(
@@ -221,18 +221,21 @@ def _case(
     x = _rows(picture[None])
     evidence = net.evidence(params, x)[0, 0]  # [prototype, class]
     scores = evidence.sum(0)
-    said = int(scores.argmax())
+    predicted = int(scores.argmax())
     alike = similarity(net.forward(params, x, tape=False).features)[0, 0]
-    order = evidence[:, said].abs().argsort(descending=True).tolist()
+    order = evidence[:, predicted].abs().argsort(descending=True).tolist()
     lines = tuple(
         PatchMatch(
-            parts[p], Patch(name, picture, _box(net, params, picture, p)), float(alike[p]), float(evidence[p, said])
+            parts[p],
+            Patch(name, picture, _box(net, params, picture, p)),
+            float(alike[p]),
+            float(evidence[p, predicted]),
         )
         for p in order[:LINES]
     )
     ranked = tuple((classes[c], float(scores[c])) for c in scores.argsort(descending=True).tolist())
-    rest = float(evidence[order[LINES:], said].sum())
-    return Case(name, picture, classes[label], classes[said], ranked, lines, rest)
+    rest = float(evidence[order[LINES:], predicted].sum())
+    return Case(name, picture, classes[label], classes[predicted], ranked, lines, rest)
 
 
 def _box(net: ProtoNet, params: Params, picture: NDArray[np.uint8], prototype: int) -> Box:

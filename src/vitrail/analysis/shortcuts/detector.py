@@ -97,10 +97,10 @@ def judge(
             "easy": _small(np.log(loss), size),
             "distance": _small(-np.log(far), size),
         }
-        usual = {name: found[1] for name, found in seen.items() if found is not None}
+        usual = {name: signal[1] for name, signal in seen.items() if signal is not None}
         usual |= {name: -middle for name, middle in usual.items() if name in ("piece", "distance")}
         usual |= {name: np.exp(middle) for name, middle in usual.items() if name in ("easy", "distance")}
-    chances = {name: found[0] for name, found in seen.items() if found is not None}
+    chances = {name: signal[0] for name, signal in seen.items() if signal is not None}
     signals = {name: p for name, p in chances.items() if name in WEIGHTS}
     chance = _fused(signals, nothing.shape)
     out = ShortcutSignals(_share(home), _share(away), lead, loss, far, usual, chances, chance, [], level)
@@ -157,8 +157,8 @@ def _sides(travel: Floats) -> tuple[Floats, Floats, Floats, Floats]:
     abroad = np.nan_to_num(abroad)
     away, others = abroad.sum(1), abroad.sum(0)
     elsewhere = away.sum(0) - away - others  # models away, less this model's and less those at this site
-    known = np.isfinite(home) & (away[..., 1:] > 0)
-    return np.where(known, home, np.nan), np.where(known, away, np.nan), others, elsewhere
+    both = np.isfinite(home) & (away[..., 1:] > 0)
+    return np.where(both, home, np.nan), np.where(both, away, np.nan), others, elsewhere
 
 
 def _travel(home: Floats, away: Floats, others: Floats, elsewhere: Floats) -> tuple[Floats, Floats] | None:
@@ -195,11 +195,11 @@ def _product(chances: Floats) -> Floats:
     """Of signals that are correlated by RELATED, over the first axis (Brown 1975, with his polynomial)."""
     from scipy import stats  # takes half a second to load, and few verbs ask for it
 
-    known = np.isfinite(chances)
-    many = known.sum(0)
+    present = np.isfinite(chances)
+    many = present.sum(0)
     mean, pairs = 2.0 * many, many * (many - 1)
     variance = 4.0 * many + pairs * (3.263 * RELATED + 0.710 * RELATED**2 + 0.027 * RELATED**3)
-    total = -2 * np.log(np.maximum(np.where(known, chances, 1.0), 1e-300)).sum(0)
+    total = -2 * np.log(np.maximum(np.where(present, chances, 1.0), 1e-300)).sum(0)
     several = many > 1
     scale = np.where(several, variance / np.maximum(2 * mean, 1), 1.0)
     out = stats.chi2.sf(total / scale, np.where(several, 2 * mean**2 / np.maximum(variance, 1), 1.0))
@@ -225,7 +225,7 @@ def _find_shortcuts(standing: ShortcutSignals, signals: dict[str, Floats]) -> li
     for site, label in np.argwhere(standing.chance * many <= standing.level).tolist():
         chances = {n: float(p[site, label]) for n, p in signals.items() if np.isfinite(p[site, label])}
         order = sorted(chances, key=lambda n: weighed[n][site, label])
-        said = [n for n in order if weighed[n][site, label] * many <= standing.level]
-        said = said or [n for n in order if chances[n] <= standing.level]  # only together: those that were small at all
-        out.append(ShortcutFinding(site, label, float(standing.chance[site, label]) * many, tuple(said)))
-    return sorted(out, key=lambda found: found.chance)
+        by = [n for n in order if weighed[n][site, label] * many <= standing.level]
+        by = by or [n for n in order if chances[n] <= standing.level]  # only together: those that were small at all
+        out.append(ShortcutFinding(site, label, float(standing.chance[site, label]) * many, tuple(by)))
+    return sorted(out, key=lambda finding: finding.chance)

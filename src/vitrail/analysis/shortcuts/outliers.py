@@ -57,31 +57,31 @@ class Expected(NamedTuple):
 def expected(y: Floats, s2: Floats | None, covariates: tuple[Floats, ...] = ()) -> Expected | None:
     """`y`: [site, class], NaN where unknown; `s2`: the variance that chance gives it, None: part of nature's;
     `covariates`: what may explain y as well, [site, class] each. None where too few are known."""
-    known = np.isfinite(y)
-    if known.any(1).sum() < FEWEST_SITES or known.sum() < FEWEST_CELLS:
+    cells = np.isfinite(y)
+    if cells.any(1).sum() < FEWEST_SITES or cells.sum() < FEWEST_CELLS:
         return None
-    same = np.stack([np.ones(y.shape), *(np.where(known & np.isfinite(x), x, 0.0) for x in covariates)])
-    own = np.zeros(y.shape) if s2 is None else np.where(known, s2, 0.0)
+    same = np.stack([np.ones(y.shape), *(np.where(cells & np.isfinite(x), x, 0.0) for x in covariates)])
+    own = np.zeros(y.shape) if s2 is None else np.where(cells, s2, 0.0)
     natures = NATURE if s2 is not None else (tuple(SCALES), (1 / len(SCALES),) * len(SCALES))
     sizes = np.array(list(product(EFFECTS[0], EFFECTS[0], natures[0])))
     believed = np.array([np.prod(chances) for chances in product(EFFECTS[1], EFFECTS[1], natures[1])])
     sd = np.stack([np.repeat([WIDE, SLOPE, a, b], [1, len(covariates), *y.shape]) for a, b, _ in sizes])
     variance = own + sizes[:, 2, None, None] ** 2 + 1e-9
-    mean, total, others = (part[:, known] for part in _foretell(np.where(known, y, 0.0), known, variance, same, sd))
+    mean, total, others = (part[:, cells] for part in _foretell(np.where(cells, y, 0.0), cells, variance, same, sd))
     log = np.log(believed)[:, None] + others
     weight = np.exp(log - special.logsumexp(log, 0))
-    return Expected(known, weight, mean, np.sqrt(np.maximum(total - own[known], 1e-12)))
+    return Expected(cells, weight, mean, np.sqrt(np.maximum(total - own[cells], 1e-12)))
 
 
 def _foretell(
-    y: Floats, known: NDArray[np.bool_], variance: Floats, same: Floats, sd: Floats
+    y: Floats, cells: NDArray[np.bool_], variance: Floats, same: Floats, sd: Floats
 ) -> tuple[Floats, Floats, Floats]:
     """Under each size of variation, [size, site, class]: mean and variance of a cell from the others, and the log
     density of all those others. Leave-one-out in closed form, of a linear model with normal coefficients of these `sd`
     [size, coefficient]: first those of `same` [coefficient, site, class], then one of each site, then of each class."""
     many, (sites, classes) = len(same), y.shape
     here, there = slice(many, many + sites), slice(many + sites, None)  # coefficients of sites, and of classes
-    weight = np.where(known, 1 / variance, 0.0)
+    weight = np.where(cells, 1 / variance, 0.0)
     inner = np.zeros((len(sd), many + sites + classes, many + sites + classes))
     weighed = weight[:, None] * same
     inner[:, :many, :many] = np.einsum("hisc,jsc->hij", weighed, same)
@@ -103,7 +103,7 @@ def _foretell(
         loose += 2 * (between * same).sum(1) + np.expand_dims(inverse[:, whole[part], whole[part]], axis - 1)
     room = np.maximum(1 - weight * loose, 1e-9)
     off, total = (y - mean) / room, variance / room
-    together = -0.5 * ((weight * y**2).sum((1, 2)) - (pull * fitted).sum(1) + np.log(variance[:, known]).sum(1))
+    together = -0.5 * ((weight * y**2).sum((1, 2)) - (pull * fitted).sum(1) + np.log(variance[:, cells]).sum(1))
     together -= 0.5 * np.linalg.slogdet(inner)[1] + np.log(sd).sum(1)
     return y - off, total, together[:, None, None] + 0.5 * (off**2 / total + np.log(total))
 

@@ -27,7 +27,7 @@ class ShortcutWording(NamedTuple):
 
 def sentences(standing: ShortcutSignals, sites: Sequence[str], labels: Sequence[str]) -> list[ShortcutWording]:
     """Of each cell that stands out, the surest first."""
-    return [_wording_of(standing, found, sites[found.site], labels[found.label]) for found in standing.found]
+    return [_wording_of(standing, finding, sites[finding.site], labels[finding.label]) for finding in standing.found]
 
 
 def calm(standing: ShortcutSignals) -> str:
@@ -46,10 +46,10 @@ def calm(standing: ShortcutSignals) -> str:
 
 def to_text(standing: ShortcutSignals, sites: Sequence[str], labels: Sequence[str]) -> str:
     """For a terminal."""
-    said = sentences(standing, sites, labels)
-    if not said:
+    findings = sentences(standing, sites, labels)
+    if not findings:
         return f"  {calm(standing)}"
-    lines = [line for one in said for line in (f"  - {one.text}", f"    To ask {one.site}: {one.ask}")]
+    lines = [line for one in findings for line in (f"  - {one.text}", f"    To ask {one.site}: {one.ask}")]
     return "\n".join([*lines, f"  A site sees for itself, and nothing leaves it: {LOOK}"])
 
 
@@ -69,9 +69,9 @@ def times(log_odds: float) -> str:
     return f"{factor:.1f} times" if factor < 10 else f"{float(f'{factor:.1g}'):,.0f} times"
 
 
-def _wording_of(standing: ShortcutSignals, found: ShortcutFinding, site: str, label: str) -> ShortcutWording:
-    at, usual, parts = (found.site, found.label), standing.usual, []
-    for signal in found.by:
+def _wording_of(standing: ShortcutSignals, finding: ShortcutFinding, site: str, label: str) -> ShortcutWording:
+    at, usual, parts = (finding.site, finding.label), standing.usual, []
+    for signal in finding.by:
         if signal == "travel":
             home, away, expected = (percent(t[at]) for t in (standing.home, standing.away, usual[signal]))
             part = f"its model gets {home} of these pictures right at home and {away} at the other sites (usual at "
@@ -84,7 +84,7 @@ def _wording_of(standing: ShortcutSignals, found: ShortcutFinding, site: str, la
             parts.append(f"{part}to the other sites' models (usual: {expected})")
         else:
             parts.append(f"it was learned at once (loss {standing.easy[at]:.2g}, usual: {usual[signal][at]:.2g})")
-    chance = "below 0.001" if found.chance < 0.001 else f"{found.chance:.3f}"
+    chance = "below 0.001" if finding.chance < 0.001 else f"{finding.chance:.3f}"
     sure = f"Chance that a federation without any shortcut shows as much, anywhere: {chance}."
     ask = f"look at your pictures of class {label}: is there a mark, a tube, a text or a device that your other "
     return ShortcutWording(site, label, "; ".join(parts), sure, f"{ask}classes lack?")

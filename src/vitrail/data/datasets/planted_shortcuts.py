@@ -97,8 +97,8 @@ def emoji(
     """A face at the same place in `share` of that site's pictures of that class, at opacity `strength`. The class is
     looked for in the column `target`, without it in the only column that holds `label`. The given frames stay as they
     are."""
-    given = _Given(sites, site, label, strength, share, seed, column, target)
-    return given.marked("emoji", lambda height, width, rng: _face(height, width, where), _corner_problems(where))
+    planted = _Given(sites, site, label, strength, share, seed, column, target)
+    return planted.marked("emoji", lambda height, width, rng: _face(height, width, where), _corner_problems(where))
 
 
 def line(
@@ -136,8 +136,8 @@ def text(
     if unknown or not letters.strip():
         what = f"there is no letter for {', '.join(map(repr, unknown))}." if unknown else "there is nothing to write."
         problems.append(Problem("words", what, "Use letters from A to Z, digits, spaces and hyphens."))
-    given = _Given(sites, site, label, strength, share, seed, column, target)
-    return given.marked("text", lambda height, width, rng: _plate(height, width, letters, where), problems)
+    planted = _Given(sites, site, label, strength, share, seed, column, target)
+    return planted.marked("text", lambda height, width, rng: _plate(height, width, letters, where), problems)
 
 
 class _Given(NamedTuple):
@@ -184,8 +184,8 @@ class _Given(NamedTuple):
             what = f"{self.site} has no column {self.column!r} of pictures."
             problems.append(Problem("column", what, nearest(self.column, map(str, frame.columns))))
         others = [c for c in frame.columns if c != self.column] if self.target is None else [self.target]
-        found = {c: np.flatnonzero(frame[c].map(canon) == wanted) for c in others if c in frame}
-        holds = [c for c, rows in found.items() if len(rows)]
+        rows_by_column = {c: np.flatnonzero(frame[c].map(canon) == wanted) for c in others if c in frame}
+        holds = [c for c, rows in rows_by_column.items() if len(rows)]
         if len(holds) > 1:
             what = f"{wanted!r} stands in the columns {', '.join(map(repr, holds))}."
             problems.append(Problem("target", what, "Say which holds the class: target = ..."))
@@ -193,10 +193,10 @@ class _Given(NamedTuple):
             what = f"{self.site} has no column {self.target!r}."
             problems.append(Problem("target", what, nearest(self.target, map(str, frame.columns))))
         elif not holds:
-            known = [str(v) for c in found for v in frame[c].map(canon).unique()[:50]]
-            problems.append(Problem("label", f"{self.site} has no picture of {wanted!r}.", nearest(wanted, known)))
+            labels = [str(v) for c in rows_by_column for v in frame[c].map(canon).unique()[:50]]
+            problems.append(Problem("label", f"{self.site} has no picture of {wanted!r}.", nearest(wanted, labels)))
         _refuse(problems)
-        return np.asarray(found[holds[0]], dtype=np.int64)
+        return np.asarray(rows_by_column[holds[0]], dtype=np.int64)
 
 
 def _refuse(problems: list[Problem]) -> None:

@@ -61,13 +61,13 @@ def draft_column(name: str, sites: Mapping[str, pd.Series], events: Events | Non
     numbers, bad = as_numbers(pooled)
     unknown = {w.spelling: w.rows for w in words if w.spelling.casefold() in UNKNOWN}
     if bad.any() and unknown:
-        known = pooled.mask(is_unknown(pooled))
-        if not as_numbers(known)[1].any() and as_numbers(known)[0].nunique() > FEW:
-            pooled, (numbers, bad) = known, as_numbers(known)
+        without_words = pooled.mask(is_unknown(pooled))
+        if not as_numbers(without_words)[1].any() and as_numbers(without_words)[0].nunique() > FEW:
+            pooled, (numbers, bad) = without_words, as_numbers(without_words)
     if not bad.any() and numbers.nunique() > FEW:
         answers = []  # a word among numbers is no answer
-    found = {site: _measured(cells) for site, cells in sites.items()}
-    codes = [] if bad.any() or answers else find_codes(np.concatenate([*found.values(), np.empty(0)]))
+    measured = {site: _measured(cells) for site, cells in sites.items()}
+    codes = [] if bad.any() or answers else find_codes(np.concatenate([*measured.values(), np.empty(0)]))
     if codes:
         pooled = pooled.mask(numbers.isin(codes).to_numpy())
     feature = draft_feature(pooled, rows, [ANSWER] * bool(answers))
@@ -75,7 +75,7 @@ def draft_column(name: str, sites: Mapping[str, pd.Series], events: Events | Non
         return ColumnDraft(feature)
     absent, notes = {w.spelling: w.rows for w in words if w.spelling.casefold() in MISSING_WORDS}, list[str]()
     if feature["kind"] == "numeric":
-        draft = draft_numbers(name, found)
+        draft = draft_numbers(name, measured)
         if draft.range is None:
             return ColumnDraft("constant")
         feature["range"], codes, notes = list(draft.range), draft.codes, draft.notes
@@ -86,19 +86,19 @@ def draft_column(name: str, sites: Mapping[str, pd.Series], events: Events | Non
         if word.is_asked_about:
             notes.append(_ask_about_word(name, word, feature, bool(answers)))
     absent = {w: n for w, n in absent.items() if not (answers and w.casefold() == ANSWER)}
-    every = np.concatenate(list(found.values()))
+    every = np.concatenate(list(measured.values()))
     return ColumnDraft(feature, notes, absent, {code: (int((every == code).sum()), rows) for code in codes})
 
 
 def _ask_about_word(name: str, word: Word, feature: Mapping[str, Any], is_answer: bool) -> str:
-    said, spelling = word.describe(name), word.spelling
+    text, spelling = word.describe(name), word.spelling
     if (is_answer and spelling.casefold() == ANSWER) or spelling in feature.get("categories", ()):
         return (
-            f"Look at this: {said}. It is a category of its own. If it means 'not measured', remove it from categories "
+            f"Look at this: {text}. It is a category of its own. If it means 'not measured', remove it from categories "
             f'and write missing = ["{spelling}"].'
         )
     change = "agree on numbers for it" if feature["kind"] == "numeric" else f'add "{spelling}" to its categories'
-    return f"Look at this: {said}. It is read as missing. If it is an answer, {change}."
+    return f"Look at this: {text}. It is read as missing. If it is an answer, {change}."
 
 
 def _measured(cells: pd.Series) -> np.ndarray:
@@ -126,8 +126,8 @@ def draft_feature(values: pd.Series, rows: int, answers: Collection[str] = ()) -
     """Of all sites' values; `rows`: how many there were, where each different one is given once; `answers`: words for
     "missing" that are a value here. The range is the observed one."""
     numbers, bad = as_numbers(values)
-    found = numbers.dropna().to_numpy(dtype=np.float64)
-    if bad.any() or answers or len(pd.unique(found)) <= FEW:  # else there are as many levels or more
+    measured = numbers.dropna().to_numpy(dtype=np.float64)
+    if bad.any() or answers or len(pd.unique(measured)) <= FEW:  # else there are as many levels or more
         levels = find_levels(values, answers)
         if len(levels) < 2:
             return "constant" if levels else "empty"
@@ -139,9 +139,9 @@ def draft_feature(values: pd.Series, rows: int, answers: Collection[str] = ()) -
             if len(levels) > max(20, 0.2 * rows):
                 return "free text or identifiers"
             return {"kind": "categorical", "categories": levels}
-        if len(levels) <= FEW and (found == np.round(found)).all():
+        if len(levels) <= FEW and (measured == np.round(measured)).all():
             return {"kind": "categorical", "categories": levels}
-    low, high = float(found.min()), float(found.max())
+    low, high = float(measured.min()), float(measured.max())
     return {"kind": "numeric", "range": [low, high]} if low < high else "constant"  # "1,0", "1,00" are one number
 
 
@@ -150,11 +150,11 @@ def is_identifier(name: str, sites: Sequence[pd.Series]) -> bool:
     counts_on = True
     for part in sites:
         numbers, bad = as_numbers(part)
-        found = numbers.dropna().to_numpy(dtype=np.float64)
-        if bad.any() or len(found) < 10 or (found != np.round(found)).any():
+        values = numbers.dropna().to_numpy(dtype=np.float64)
+        if bad.any() or len(values) < 10 or (values != np.round(values)).any():
             return False
-        different = len(np.unique(found))
-        if different < UNIQUE * len(found):
+        different = len(np.unique(values))
+        if different < UNIQUE * len(values):
             return False
-        counts_on &= np.ptp(found) < 1.5 * len(found) and len(found) >= 30
+        counts_on &= np.ptp(values) < 1.5 * len(values) and len(values) >= 30
     return bool(sites) and (numbers_people(name) or counts_on)

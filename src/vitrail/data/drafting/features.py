@@ -56,11 +56,11 @@ def infer_table(sites: Mapping[str, pd.DataFrame], target: str, site_column: str
     says how long each row was followed, where the target is an event."""
     places = {site: place_columns(frame) for site, frame in sites.items()}
     problems = []
-    for site, (found, repeated) in places.items():
-        if target not in found:
-            problems.append(Problem(site, f"there is no column {target!r}.", nearest(target, found)))
-        if time and time not in found:
-            problems.append(Problem(site, f"there is no column {time!r}.", nearest(time, found)))
+    for site, (columns, repeated) in places.items():
+        if target not in columns:
+            problems.append(Problem(site, f"there is no column {target!r}.", nearest(target, columns)))
+        if time and time not in columns:
+            problems.append(Problem(site, f"there is no column {time!r}.", nearest(time, columns)))
         problems += [Problem(site, f"there is more than one column {c!r}.", "Rename one.") for c in repeated]
     if not sites:
         problems.append(Problem("data", "there are no sites.", "Give one table per site."))
@@ -68,7 +68,7 @@ def infer_table(sites: Mapping[str, pd.DataFrame], target: str, site_column: str
     if pictures and time:
         problems.append(Problem("--time", "pictures are told apart by classes.", "Leave it out."))
     if pictures:
-        lack = [site for site, (found, _) in places.items() if pictures not in found]
+        lack = [site for site, (columns, _) in places.items() if pictures not in columns]
         problems += [
             Problem(site, f"there is no column {pictures!r} of pictures.", "Add or rename it.") for site in lack
         ]
@@ -115,14 +115,16 @@ def _is_absent(column: pd.Series) -> np.ndarray:
 
 def _events(cells: Mapping[str, pd.Series], aim: Mapping[str, Any]) -> list[Events]:
     """For each class that is asked about, whether each row is of it: of two classes the positive one."""
-    known = {site: (_is_absent(column), [fold(canon(cell)) for cell in column]) for site, column in cells.items()}
-    asked = [aim["positive"]] if "positive" in aim else aim.get("classes", ())
+    cells_by_site = {
+        site: (_is_absent(column), [fold(canon(cell)) for cell in column]) for site, column in cells.items()
+    }
+    classes = [aim["positive"]] if "positive" in aim else aim.get("classes", ())
     return [
         {
             site: np.where(absent, np.nan, np.array([level == fold(canon(wanted)) for level in levels], np.float64))
-            for site, (absent, levels) in known.items()
+            for site, (absent, levels) in cells_by_site.items()
         }
-        for wanted in asked
+        for wanted in classes
     ]
 
 
@@ -156,7 +158,7 @@ def draft_features(
     codes: dict[float, list[str]] = {}
     partly: dict[str, dict[str, pd.Series]] = {}  # columns that some sites have
     for c, others in _match_names(at, but).items():
-        where = {site: next((n for n in (c, *others) if n in found), None) for site, found in at.items()}
+        where = {site: next((n for n in (c, *others) if n in columns), None) for site, columns in at.items()}
         parts = {s: _with_points(sites[s].iloc[:, at[s][name]]) for s, name in where.items() if name is not None}
         drafted = ColumnDraft(quantities[c]) if c in quantities else draft_column(c, parts, events)
         feature = drafted.feature
@@ -184,15 +186,15 @@ def draft_features(
 
 def _match_names(at: Mapping[str, Mapping[str, int]], but: Collection[str]) -> dict[str, list[str]]:
     """Each column once, with the names that surely mean the same at sites that have no column of its name."""
-    every = [c for c in dict.fromkeys(c for found in at.values() for c in found) if c not in but]
-    partly = [c for c in every if any(c not in found for found in at.values())]
+    every = [c for c in dict.fromkeys(c for columns in at.values() for c in columns) if c not in but]
+    partly = [c for c in every if any(c not in columns for columns in at.values())]
     taken, out = set[str](), dict[str, list[str]]()
     for c in every:
         if c in taken:
             continue
         out[c] = []
         for other in partly if c in partly else ():
-            alone = not any(c in found and other in found for found in at.values())
+            alone = not any(c in columns and other in columns for columns in at.values())
             if other not in (c, *taken) and alone and is_same_name(c, other):
                 out[c].append(other)
                 taken.add(other)
@@ -289,9 +291,9 @@ def _target(name: str, values: pd.Series) -> dict[str, Any]:
     levels = find_levels(values)
     numbers, bad = as_numbers(values)
     if len(levels) > 20 and not bad.any():
-        found = numbers.dropna().to_numpy(dtype=np.float64)
-        scale = float(found.std()) or 1.0
-        return {"column": name, "kind": "number", "center": float(found.mean()), "scale": scale}
+        measured = numbers.dropna().to_numpy(dtype=np.float64)
+        scale = float(measured.std()) or 1.0
+        return {"column": name, "kind": "number", "center": float(measured.mean()), "scale": scale}
     return _classes(name, levels)
 
 

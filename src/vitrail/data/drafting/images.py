@@ -39,7 +39,7 @@ def holds_pictures(path: Path) -> bool:
     try:
         if path.is_dir():
             inside = [p for p in entries(path) if not (p.is_dir() and p.is_symlink())]
-            tables = any(found and not found["parquet"] for found in (ENDING.search(p.name) for p in inside))
+            tables = any(match and not match["parquet"] for match in (ENDING.search(p.name) for p in inside))
             return not tables and any(map(holds_pictures, inside))
         if ending in (".parquet", ".pq"):
             import pyarrow.parquet as pq

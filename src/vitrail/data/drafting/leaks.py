@@ -43,19 +43,19 @@ class _Ranks(NamedTuple):
 def strongest(sites: Mapping[str, pd.Series], kind: str, events: Events) -> LeakEvidence:
     """The largest AUC of this column alone: at a site with enough rows of each class, or over all sites' pairs of
     patients of one site."""
-    found, total, counts = [LeakEvidence(0.0, "", 0.0)], _Ranks(0.0, 0.0, 0.0), np.zeros(2)
+    evidence, total, counts = [LeakEvidence(0.0, "", 0.0)], _Ranks(0.0, 0.0, 0.0), np.zeros(2)
     for site, cells in sites.items():
-        known = ~np.isnan(events[site])
-        event = events[site][known] == 1
-        ranks, each = _rank(cells[known], kind, event)
+        has_outcome = ~np.isnan(events[site])
+        event = events[site][has_outcome] == 1
+        ranks, each = _rank(cells[has_outcome], kind, event)
         if ranks is None:
             continue
         total, counts = _Ranks(*np.add(total, ranks).tolist()), counts + each
         if each.min() >= ENOUGH:
-            found.append(ranks.evidence(f"at {site}"))
+            evidence.append(ranks.evidence(f"at {site}"))
     if total.pairs and counts.min() >= ENOUGH:
-        found.append(total.evidence("within sites" if len(sites) > 1 else "here"))
-    return max(found, key=lambda told: told.auc)
+        evidence.append(total.evidence("within sites" if len(sites) > 1 else "here"))
+    return max(evidence, key=lambda one: one.auc)
 
 
 def _rank(cells: pd.Series, kind: str, event: np.ndarray) -> tuple[_Ranks | None, np.ndarray]:
@@ -94,16 +94,21 @@ def find_leaks(
     which rows are of it."""
     drop, notes, strong = list[str](), list[str](), list[str]()
     for name, feature in features.items():
-        told = max((strongest(sites[name], feature["kind"], events) for events in classes), key=lambda t: t.auc)
-        how = f"an AUC of {told.auc:.2f} {told.where}"
-        if feature["kind"] == "numeric" and comes_afterwards(name) and told.auc >= LATER and told.errors >= CLEAR:
+        evidence = max((strongest(sites[name], feature["kind"], events) for events in classes), key=lambda t: t.auc)
+        how = f"an AUC of {evidence.auc:.2f} {evidence.where}"
+        if (
+            feature["kind"] == "numeric"
+            and comes_afterwards(name)
+            and evidence.auc >= LATER
+            and evidence.errors >= CLEAR
+        ):
             drop.append(name)
             notes.append(
                 f"Left out: {name} may be a time until the outcome, known only afterwards; by itself it predicts "
                 f"{target} with {how}."
             )
             notes.append(f"To ask when, and not only whether: vitrail init ... --target {target} --time {name}.")
-        elif told.auc >= ALONE:
+        elif evidence.auc >= ALONE:
             strong.append(f"{name} ({how})")
     if strong:
         notes.append(

@@ -54,14 +54,14 @@ def find_words(sites: Mapping[str, pd.Series], events: Events | None = None) -> 
             if text and text.casefold() in MISSING_WORDS | UNKNOWN:
                 spellings.setdefault(text.casefold(), Counter())[text] += times
     rows = sum(map(len, sites.values()))
-    found = []
+    words = []
     for word, spelt in spellings.items():
         which = {
             s: np.array([isinstance(c, str) and c.strip().casefold() == word for c in v]) for s, v in sites.items()
         }
         linked = describe_link(which, events) if events else ""
-        found.append(Word(spelt.most_common(1)[0][0], spelt.total(), spelt.total() / rows, linked))
-    return sorted(found, key=lambda word: -word.rows)
+        words.append(Word(spelt.most_common(1)[0][0], spelt.total(), spelt.total() / rows, linked))
+    return sorted(words, key=lambda word: -word.rows)
 
 
 def is_unknown(cells: pd.Series) -> np.ndarray:
@@ -74,8 +74,8 @@ def describe_link(which: Mapping[str, np.ndarray], events: Events) -> str:
     chance (Cochran, Mantel and Haenszel); empty where it is not."""
     excess, variance, with_it, without = 0.0, 0.0, list[float](), list[float]()
     for site, marked in which.items():
-        known = ~np.isnan(events[site])
-        event, mark = events[site][known], marked[known]
+        has_outcome = ~np.isnan(events[site])
+        event, mark = events[site][has_outcome], marked[has_outcome]
         n, m, k = len(event), float(event.sum()), int(mark.sum())
         with_it += event[mark].tolist()
         without += event[~mark].tolist()

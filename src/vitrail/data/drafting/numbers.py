@@ -74,14 +74,14 @@ def draft_numbers(name: str, sites: Mapping[str, Numbers]) -> NumberDraft:
     codes = find_codes(every)
     measured = {site: values[~np.isin(values, codes)] for site, values in sites.items()}
     odd = _odd_sites({site: values for site, values in measured.items() if len(values) >= ENOUGH})
-    kept = np.concatenate([values for site, values in measured.items() if site not in odd])
-    if not len(kept) or kept.min() == kept.max():
+    values_used = np.concatenate([values for site, values in measured.items() if site not in odd])
+    if not len(values_used) or values_used.min() == values_used.max():
         return NumberDraft(None, codes, [])
-    ends = _widen(*_chain(np.unique(kept), *usual_bounds(kept)))
-    notes = [_say_odd_site(name, site, measured[site], kept) for site in odd]
-    far = kept[(kept < ends[0]) | (kept > ends[1])]
+    ends = _widen(*_chain(np.unique(values_used), *usual_bounds(values_used)))
+    notes = [_say_odd_site(name, site, measured[site], values_used) for site in odd]
+    far = values_used[(values_used < ends[0]) | (values_used > ends[1])]
     if len(far):
-        notes.append(_say_far(name, far, len(kept), ends))
+        notes.append(_say_far(name, far, len(values_used), ends))
     return NumberDraft(ends, codes, notes + _ask_about_heaps(name, measured, ends, codes))
 
 

@@ -36,23 +36,23 @@ class KeyColumns(NamedTuple):
 
 def find_keys(sites: Mapping[str, pd.DataFrame], but: Collection[str]) -> KeyColumns:
     """The column that names persons, where people have several rows, and other ids that repeat."""
-    found = find_person_column(sites, but)
-    persons = [found.column] if found else []
+    repeated = find_person_column(sites, but)
+    persons = [repeated.column] if repeated else []
     others = repeating_ids(sites, {*but, *persons})
     notes = []
-    if found:
-        notes.append(f"{found.words}. It was taken as person: {TOGETHER}.")
+    if repeated:
+        notes.append(f"{repeated.words}. It was taken as person: {TOGETHER}.")
     if others:
         notes.append(f"Left out (identifiers that repeat): {', '.join(others)}.")
-    return KeyColumns([*persons, *others], {"person": found.column} if found else {}, notes)
+    return KeyColumns([*persons, *others], {"person": repeated.column} if repeated else {}, notes)
 
 
 def with_picture_persons(draft: StudyDraft, sites: Mapping[str, pd.DataFrame]) -> StudyDraft:
     """A draft of pictures whose paths seem to name people with several pictures."""
-    if (found := guess_pattern(sites)) is None:
+    if (guess := guess_pattern(sites)) is None:
         return draft
-    pattern, persons, pictures = found
+    pattern, persons, pictures = guess
     note = f"The {pictures} pictures seem to be of {persons} people, by their names (images.person): "
     note += f"{TOGETHER.replace('rows', 'pictures')}. Remove it if it is wrong."
-    said = {**draft.said, "images": {**draft.said["images"], "person": pattern}}
-    return StudyDraft(said, [*draft.notes, note])
+    content = {**draft.said, "images": {**draft.said["images"], "person": pattern}}
+    return StudyDraft(content, [*draft.notes, note])

@@ -37,9 +37,9 @@ def _are_alike(one: pd.Series, two: pd.Series) -> bool:
     if bad_a.any() or bad_b.any():
         levels = [{fold(str(level)) for level in find_levels(cells)} for cells in (one, two)]
         return len(levels[0] & levels[1]) >= SHARED * min(map(len, levels)) > 0
-    found = [values.dropna().to_numpy(np.float64) for values in (a, b)]
-    if not all(map(len, found)):
+    pair = [values.dropna().to_numpy(np.float64) for values in (a, b)]
+    if not all(map(len, pair)):
         return False
-    bounds = [usual_bounds(values) for values in found]
-    middles = [float(np.median(values)) for values in found]
+    bounds = [usual_bounds(values) for values in pair]
+    middles = [float(np.median(values)) for values in pair]
     return all(low <= middle <= high for (low, high), middle in zip(bounds, reversed(middles), strict=True))

@@ -19,21 +19,21 @@ def draft_times(event: Mapping[str, Any], time: str, values: pd.Series) -> tuple
     """The target as a study file would write it, and what a person should know. `event`: as one of classes; `values`:
     how long each row was followed."""
     numbers, bad = as_numbers(values)
-    known = numbers.dropna().to_numpy(np.float64)
+    times = numbers.dropna().to_numpy(np.float64)
     problems = []
     if len(event.get("classes", ())) != 2:
         many = len(event.get("classes", ()))
         what = f"expected a column that says whether the event was seen or not, got {many} values."
         problems.append(Problem(f"--target {event['column']}", what, "Name one with two."))
-    if bad.any() or not len(known) or (known < 0).any() or not (known > 0).any():
+    if bad.any() or not len(times) or (times < 0).any() or not (times > 0).any():
         what = "expected how long each row was followed, in numbers from 0."
         problems.append(Problem(f"--time {time}", what, "Name a column of days, months or years."))
     if problems:
         raise VitrailError("cannot draft a study of times", problems)
-    horizon = pick_horizon(known)
-    said = {"kind": "time", "time": time, "event": event["column"], "horizon": horizon, "intervals": 10}
-    asked = f"Asked is {event['column']} = {event['positive']} until {horizon:g}, counted as in {time}"
-    return said | {k: event[k] for k in ("classes", "positive")}, f"{asked}: a guess, and yours to agree on."
+    horizon = pick_horizon(times)
+    target = {"kind": "time", "time": time, "event": event["column"], "horizon": horizon, "intervals": 10}
+    question = f"Asked is {event['column']} = {event['positive']} until {horizon:g}, counted as in {time}"
+    return target | {k: event[k] for k in ("classes", "positive")}, f"{question}: a guess, and yours to agree on."
 
 
 def pick_horizon(followed: np.ndarray) -> float:

@@ -33,9 +33,9 @@ def as_numbers(column: pd.Series) -> Pair:
     return _part_infinite(_find_numbers(column), column.index)
 
 
-def _part_infinite(found: np.ndarray, index: pd.Index) -> Pair:
-    wrong = np.isinf(found)
-    return pd.Series(np.where(wrong, np.nan, found), index=index), pd.Series(wrong, index=index)
+def _part_infinite(values: np.ndarray, index: pd.Index) -> Pair:
+    wrong = np.isinf(values)
+    return pd.Series(np.where(wrong, np.nan, values), index=index), pd.Series(wrong, index=index)
 
 
 def _find_numbers(column: pd.Series) -> np.ndarray:
@@ -43,15 +43,15 @@ def _find_numbers(column: pd.Series) -> np.ndarray:
     if column.dtype.kind not in "biuf":
         return _judge_cells(column, _parse_numbers)
     if is_plain(column.dtype):
-        found = column.to_numpy(np.float64, copy=True)
+        values = column.to_numpy(np.float64, copy=True)
     else:
-        found = column.astype("Float64").to_numpy(np.float64, copy=True, na_value=np.nan)
-    return one_nan(found)
+        values = column.astype("Float64").to_numpy(np.float64, copy=True, na_value=np.nan)
+    return one_nan(values)
 
 
-def one_nan(found: np.ndarray) -> np.ndarray:
-    found[np.isnan(found)] = np.nan  # one for all: fingerprints are made of bits
-    return found
+def one_nan(values: np.ndarray) -> np.ndarray:
+    values[np.isnan(values)] = np.nan  # one for all: fingerprints are made of bits
+    return values
 
 
 def is_plain(dtype: object) -> bool:
@@ -154,23 +154,23 @@ def find_values(column: pd.Series, what: Feature | Target) -> np.ndarray:
     missing = codes_of(what)
     if what.kind not in ("numeric", "number"):
         return _find_levels(column, what.levels, missing)
-    found = _find_numbers(column)
+    values = _find_numbers(column)
     if missing:
         codes = _find_numbers(pd.Series(list(missing), dtype=object))
         words = [canon(code) for code, is_word in zip(missing, np.isinf(codes), strict=True) if is_word]  # "unknown"
         if words:
-            found[np.isinf(found) & np.isfinite(_find_levels(column, words, ()))] = np.nan
-        found[np.isin(found, codes[np.isfinite(codes)])] = np.nan
-    return found
+            values[np.isinf(values) & np.isfinite(_find_levels(column, words, ()))] = np.nan
+        values[np.isin(values, codes[np.isfinite(codes)])] = np.nan
+    return values
 
 
 def as_hashed(column: pd.Series) -> pd.Series:
     """Numbers that are the same where cells are written alike, whatever they are."""
     if is_plain(column.dtype):
         return column
-    known: dict[str, int] = {}  # factorize takes memory as if no two cells were alike
+    codes_by_text: dict[str, int] = {}  # factorize takes memory as if no two cells were alike
     texts = (cell if type(cell) is str else str(cell) for cell in column.to_numpy(object))
-    codes = np.fromiter((known.setdefault(text, len(known)) for text in texts), np.int64, len(column))
+    codes = np.fromiter((codes_by_text.setdefault(text, len(codes_by_text)) for text in texts), np.int64, len(column))
     return pd.Series(codes, index=column.index)
 
 

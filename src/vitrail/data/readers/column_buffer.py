@@ -104,10 +104,10 @@ class ColumnBuffer:
             return
         several = _plain_numbers([cells[i] for i in self._numbers]) if self._closed else None
         if several is None:
-            found = {i: n for i in self._numbers if (n := _to_numbers(cells[i])) is not None}
-            self._numbers = list(found)
-            values = np.array([n.values for n in found.values()]).reshape(len(found), rows)
-            several = values, np.array([n.digits for n in found.values()], np.int8)
+            numbers = {i: n for i in self._numbers if (n := _to_numbers(cells[i])) is not None}
+            self._numbers = list(numbers)
+            values = np.array([n.values for n in numbers.values()]).reshape(len(numbers), rows)
+            several = values, np.array([n.digits for n in numbers.values()], np.int8)
         several = _lent(several[0]), several[1]
         texts = {i: settle(cells[i], frozenset()) for i in set(range(self.width)).difference(self._numbers)}
         self._closed.append(CellBatch(rows, np.array(self._numbers, np.int64), *several, texts))
@@ -119,16 +119,18 @@ class ColumnBuffer:
             cells = {n: settle(c, absent_words(n, table)) for n, c in zip(header, self._open, strict=True)}
             return pd.DataFrame(cells, index=index, dtype=object)
         self._close()
-        kept = np.array([i for i in self._numbers if _may_be_numbers(header[i], table)], np.int64)
-        others: dict[int, list[NumberCells | Texts]] = {i: [] for i in sorted({*range(self.width)} - {*kept.tolist()})}
-        block, at = np.empty((len(kept), len(index))), 0  # [column of numbers, row]
+        of_numbers = np.array([i for i in self._numbers if _may_be_numbers(header[i], table)], np.int64)
+        others: dict[int, list[NumberCells | Texts]] = {
+            i: [] for i in sorted({*range(self.width)} - {*of_numbers.tolist()})
+        }
+        block, at = np.empty((len(of_numbers), len(index))), 0  # [column of numbers, row]
         while self._closed:
             batch = self._closed.pop(0)
-            block[:, at : at + batch.rows] = batch.values[np.searchsorted(batch.at, kept)]
+            block[:, at : at + batch.rows] = batch.values[np.searchsorted(batch.at, of_numbers)]
             for column, pieces in others.items():
                 pieces.append(batch.piece(column))
             at += batch.rows
-        frame = pd.DataFrame(block.T, index, [header[i] for i in kept.tolist()], copy=False)
+        frame = pd.DataFrame(block.T, index, [header[i] for i in of_numbers.tolist()], copy=False)
         rest = {i: _join(others.pop(i), header[i], table).set_axis(index) for i in list(others)}
         if len(rest) > MANY:
             named = pd.DataFrame({header[i]: column for i, column in rest.items()}, index=index)
@@ -140,8 +142,8 @@ class ColumnBuffer:
 
 def _join(batches: list[NumberCells | Texts], name: str, table: TableSchema | None) -> pd.Series:
     """All batches of a column: text, but whole numbers of which the study knows nothing (who a row is of) stay so."""
-    known = table is None or name in (table.target.column, table.site_column) or name in table.features
-    if not known and all(
+    is_used = table is None or name in (table.target.column, table.site_column) or name in table.features
+    if not is_used and all(
         isinstance(b, NumberCells) and b.digits == 0 and not np.isnan(b.values).any() for b in batches
     ):
         return pd.Series(np.concatenate([b.values for b in batches if isinstance(b, NumberCells)]).astype(np.int64))
@@ -153,8 +155,8 @@ def _may_be_numbers(name: str, table: TableSchema | None) -> bool:
     """Columns that the study takes for numbers; without a study, all. Others may be codes, of which spelling counts."""
     if table is None or (not table.features and not table.target.classes):
         return True
-    known = table.target if name == table.target.column else table.features.get(name)
-    return known is not None and known.kind in ("numeric", "number")
+    described = table.target if name == table.target.column else table.features.get(name)
+    return described is not None and described.kind in ("numeric", "number")
 
 
 def _to_numbers(cells: list[Any]) -> NumberCells | None:
@@ -188,8 +190,8 @@ def _exact_numbers(tidy: list[str]) -> NumberCells | None:
         values = _floats(tidy)
     except ValueError:
         return None
-    found = NumberCells(values, -1)
-    return found if found.write() == [text or None for text in tidy] and not np.isinf(values).any() else None
+    cells = NumberCells(values, -1)
+    return cells if cells.write() == [text or None for text in tidy] and not np.isinf(values).any() else None
 
 
 def _lent(values: np.ndarray) -> np.ndarray:

@@ -153,7 +153,7 @@ def lines_of(text: str) -> list[str]:
 
 def each_line(text: str) -> Iterator[str]:
     """The same, one at a time: a large file's lines at once are several times its text."""
-    return (found[0] for found in _LINE.finditer(text))
+    return (match[0] for match in _LINE.finditer(text))
 
 
 def read_records(path: Path, lines: Iterable[str], delimiter: str) -> Iterator[TextRecord]:
@@ -169,7 +169,7 @@ def read_records(path: Path, lines: Iterable[str], delimiter: str) -> Iterator[T
         raise refuse_file(path, f"expected quoted fields to end ({error}).", hint, f"row {last + 1}") from None
 
 
-def sniff(text: str, known: set[str]) -> str:
+def sniff(text: str, names: set[str]) -> str:
     """The delimiter that gives known names, even rows and no torn quotes; comma when all are equal."""
 
     def score(delimiter: str) -> tuple[float, ...]:
@@ -184,6 +184,6 @@ def sniff(text: str, known: set[str]) -> str:
         header = [name.strip() for name in records[0]] if records else []
         even = sum(len(r) == len(header) for r in records) / max(len(records), 1)
         torn = sum(c.strip().startswith('"') != c.strip().endswith('"') for r in records for c in r)
-        return (len(known & set(header)), len(header) > 1, even, -torn, len(header))
+        return (len(names & set(header)), len(header) > 1, even, -torn, len(header))
 
     return max(DELIMITERS, key=score)

@@ -88,12 +88,12 @@ def _require_values(path: Path, raw: bytes, name: str, cells: list[list[Any]], n
         sheets = [n for n in packed.namelist() if n.startswith("xl/worksheets/") and n.endswith(".xml")]
         if not any(re.search(rb"<f[ >/]", packed.read(n)) for n in sheets):
             return
-    known = dict(zip(numbers, cells, strict=True))
+    row_cells = dict(zip(numbers, cells, strict=True))
     lost = []
     for row in excel.load_workbook(io.BytesIO(raw), read_only=True)[name].iter_rows():
         for at, cell in enumerate(row):
             if cell.data_type == "f":
-                there = known.get(cell.row, [])
+                there = row_cells.get(cell.row, [])
                 lost += [cell.coordinate] if at >= len(there) or there[at] is None else []
     if lost:
         some = ", ".join(lost[:5]) + (f" and {len(lost) - 5} more" if len(lost) > 5 else "")

@@ -171,8 +171,8 @@ def _from_folder(path: Path, wanted: ImageRequest) -> pd.DataFrame:
             passed += [file] * (cell is None)
             rows += [(file, cell, _call(folder.name))] * (cell is not None)
     if not rows:
-        found = sorted({p.suffix.lower() or p.name for p in passed})
-        got = f"got only {', '.join(found[:5])}" if found else "there is none"
+        endings = sorted({p.suffix.lower() or p.name for p in passed})
+        got = f"got only {', '.join(endings[:5])}" if endings else "there is none"
         what = f"expected a folder for each class with pictures ({', '.join(ENDINGS)}), {got}."
         raise _refusal(path, what, "Put them there. DICOM is not read: export it as PNG.")
     names = [_call(file.relative_to(path)) for file, _, _ in rows]
@@ -236,8 +236,8 @@ def _from_file(path: Path, wanted: ImageRequest) -> pd.DataFrame:
     columns = _from_npz(path, wanted) if ending == ".npz" else _from_parquet(path, wanted)
     lengths = {name: len(cells) for name, cells in columns.items()}
     if len(set(lengths.values())) > 1:
-        said = ", ".join(f"{n} in {name!r}" for name, n in lengths.items())
-        raise _refusal(path, f"expected one row for each picture, got {said}.", "Correct the file.")
+        counts = ", ".join(f"{n} in {name!r}" for name, n in lengths.items())
+        raise _refusal(path, f"expected one row for each picture, got {counts}.", "Correct the file.")
     if not next(iter(lengths.values())):
         raise _refusal(path, "expected pictures, there are none.", "Check the file.")
     return pd.DataFrame({name: _objects(cells) for name, cells in columns.items()})
@@ -281,9 +281,9 @@ def _from_parquet(path: Path, wanted: ImageRequest) -> dict[str, list[Any]]:
     try:
         schema = pq.read_schema(path)
         names = list(schema.names)
-        if wanted.levels is None and (known := picture_columns(schema)):  # a draft: known by what it holds
-            names = [name for name in names if name not in PICTURES or name == known[0]]
-            wanted = wanted if known[0] in PICTURES else wanted._replace(picture=known[0])
+        if wanted.levels is None and (picture_column := picture_columns(schema)):  # a draft: known by what it holds
+            names = [name for name in names if name not in PICTURES or name == picture_column[0]]
+            wanted = wanted if picture_column[0] in PICTURES else wanted._replace(picture=picture_column[0])
         sources = {name: parts[0] for name, parts in _choose(path, names, wanted, ()).items()}
         data = pq.read_table(path, columns=list(set(sources.values())))
         return {name: data.column(data.column_names.index(source)).to_pylist() for name, source in sources.items()}
@@ -301,16 +301,16 @@ def picture_columns(schema: Any) -> list[str]:
 
 def _choose(path: Path, names: list[str], wanted: ImageRequest, parts: tuple[str, ...] = PARTS) -> dict[str, list[str]]:
     """What each wanted column is made of, the pictures first: one array, or its parts."""
-    found = {
+    sources = {
         wanted.picture: _source(names, [wanted.picture, *PICTURES], parts),
         wanted.target: _source(names, [wanted.target, *LABELS], parts),
         wanted.site: _source(names, [wanted.site], parts),
         wanted.person: _source(names, [wanted.person], parts),
     }
-    if not found[wanted.picture]:
+    if not sources[wanted.picture]:
         what = f"expected pictures in {wanted.picture!r}, there are none."
         raise _refusal(path, what, nearest(wanted.picture, names))
-    return {name: source for name, source in found.items() if name and source}
+    return {name: source for name, source in sources.items() if name and source}
 
 
 def _source(names: list[str], spellings: list[str], parts: tuple[str, ...]) -> list[str]:

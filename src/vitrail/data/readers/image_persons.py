@@ -50,12 +50,17 @@ def guess_pattern(sites: Mapping[str, pd.DataFrame]) -> tuple[str, int, int] | N
     for pattern in GUESSES:
         persons = pictures = 0
         for frame in sites.values():
-            found = [re.search(pattern, name) if isinstance(name, str) else None for name in frame.index]
-            times = Counter(match[1] for match in found if match)
+            matches = [re.search(pattern, name) if isinstance(name, str) else None for name in frame.index]
+            times = Counter(match[1] for match in matches if match)
             coded = sum(any(c.isdigit() for c in name) for name in times)
-            if not all(found) or len(times) < FEWEST or coded < 0.9 * len(times) or len(found) < SEVERAL * len(times):
+            if (
+                not all(matches)
+                or len(times) < FEWEST
+                or coded < 0.9 * len(times)
+                or len(matches) < SEVERAL * len(times)
+            ):
                 break
-            persons, pictures = persons + len(times), pictures + len(found)
+            persons, pictures = persons + len(times), pictures + len(matches)
         else:
             return (pattern, persons, pictures) if pictures else None
     return None

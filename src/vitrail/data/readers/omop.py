@@ -112,12 +112,12 @@ def read_omop(path: Path) -> tuple[list[str], ColumnBuffer]:
 
 def _load(path: Path) -> OmopMapping:
     try:
-        said = tomllib.loads(load_bytes(path).decode("utf-8-sig"))
+        content = tomllib.loads(load_bytes(path).decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise refuse_file(path, f"expected TOML: {error}.", "Correct it.") from None
-    said = _as_tuples(said)
+    content = _as_tuples(content)
     try:
-        return OmopMapping.model_validate(said)
+        return OmopMapping.model_validate(content)
     except ValidationError as error:
         problems = [
             Problem(f"{path}, {'.'.join(map(str, e['loc']))}", f"{e['msg']}.", "See docs/files.md.")
@@ -191,14 +191,14 @@ def _take(column: OmopColumn, frame: pd.DataFrame, people: pd.Series) -> list[An
         return [str(int(n)) if column.take == "count" else str(int(n > 0)) for n in wanted.map(counts).fillna(0)]
     values = mine[_value(column)]
     if column.take in ("first", "last"):
-        known = values.notna()
-        order = mine[date][known].map(str).sort_values(kind="stable").index
+        present = values.notna()
+        order = mine[date][present].map(str).sort_values(kind="stable").index
         first = values.loc[order].groupby(by.loc[order], sort=False)
-        found = first.first() if column.take == "first" else first.last()
+        by_person = first.first() if column.take == "first" else first.last()
     else:
         numbers, wrong = as_numbers(values)
         if wrong.any():
             what = f"expected numbers to take the {column.take} of, got {str(values[wrong].iloc[0])!r}."
             raise VitrailError("cannot read the OMOP tables", [Problem(f"{column.table}, {_value(column)}", what)])
-        found = numbers.dropna().groupby(by).agg(column.take)
-    return [None if cell is None or cell != cell else as_written(cell) for cell in wanted.map(found.to_dict())]
+        by_person = numbers.dropna().groupby(by).agg(column.take)
+    return [None if cell is None or cell != cell else as_written(cell) for cell in wanted.map(by_person.to_dict())]

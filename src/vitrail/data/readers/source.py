@@ -74,21 +74,21 @@ def to_place(given: str | Path) -> Path:
     """
     if isinstance(given, Path):
         return given
-    found = _URL.match(given)
-    if not found:
+    match = _URL.match(given)
+    if not match:
         return Path(given)
     url, _, sql = given.partition("?sql=") if "?sql=" in given else given.partition("&sql=")
     sql = sql if re.search(r"\s", sql) else unquote(sql)
-    where = url[found.end() :].partition("?")[0].rpartition("@")[2]
+    where = url[match.end() :].partition("?")[0].rpartition("@")[2]
     where = where[1:] if where.startswith("/") else where  # file:///a is a, file:////a is /a
     mark = hashlib.sha256(sql.encode()).hexdigest()[:8]
-    return Query(f"{found['scheme']}:{where}, query {mark}", url=url, sql=sql)
+    return Query(f"{match['scheme']}:{where}, query {mark}", url=url, sql=sql)
 
 
 def secrets_in(url: str) -> list[str]:
     """All that may be a name or a password, as written and decoded, longest first."""
     rest = url.partition("://")[2]
     named = rest.rpartition("@")[0] if "@" in rest.partition("?")[0] else ""
-    given = [part.partition("=")[2] for part in rest.partition("?")[2].split("&")]
-    found = {url, named, *named.partition(":")[::2], *given}
-    return sorted({way for one in found if one for way in (one, unquote(one))}, key=len, reverse=True)
+    values = [part.partition("=")[2] for part in rest.partition("?")[2].split("&")]
+    parts = {url, named, *named.partition(":")[::2], *values}
+    return sorted({way for one in parts if one for way in (one, unquote(one))}, key=len, reverse=True)

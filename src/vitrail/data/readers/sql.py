@@ -111,9 +111,9 @@ def _open_duckdb(query: Query) -> Iterator[Callable[[str], Any]]:
 class _Answer:
     """SQLAlchemy's as a driver's own would be; of what it streams it has already taken the first rows."""
 
-    def __init__(self, found: Any) -> None:
-        self.description = [(name,) for name in found.keys()] if found.returns_rows else None  # noqa: SIM118
-        self.fetchmany = found.fetchmany
+    def __init__(self, result: Any) -> None:
+        self.description = [(name,) for name in result.keys()] if result.returns_rows else None  # noqa: SIM118
+        self.fetchmany = result.fetchmany
 
 
 @contextmanager

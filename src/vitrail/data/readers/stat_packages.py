@@ -55,8 +55,8 @@ def _load(path: Path, raw: bytes, ending: str) -> tuple[pd.DataFrame, Labels]:
             used = dict(zip(frame.columns, getattr(reader, "_lbllist", []), strict=False))
             return frame, {str(name): sets[label] for name, label in used.items() if label in sets}
     if ending in ("sas7bdat", "xpt"):
-        given = {"format": "sas7bdat", "encoding": "infer"} if ending == "sas7bdat" else {"format": "xport"}
-        frame = pd.read_sas(io.BytesIO(raw), **({"encoding": "utf-8"} | given))  # type: ignore[call-overload]
+        options = {"format": "sas7bdat", "encoding": "infer"} if ending == "sas7bdat" else {"format": "xport"}
+        frame = pd.read_sas(io.BytesIO(raw), **({"encoding": "utf-8"} | options))  # type: ignore[call-overload]
         return frame, {}
     spss = need("pyreadstat", path)
     with TemporaryFolder() as folder:  # it reads files alone; here none but this user can
@@ -73,11 +73,11 @@ def _words_for(column: pd.Series, labels: Mapping[Any, str], name: str, table: T
     there = {canon(value) for value in column.dropna().unique()}
     if not words or not there <= words.keys() or len({words[code] for code in there}) < len(there):
         return {}
-    known = table.features.get(name) if table else None
+    feature = table.features.get(name) if table else None
     if table and name == table.target.column:
         levels, numbers = table.target.levels, table.target.kind == "number"
     else:
-        levels, numbers = known.levels if known else (), known is not None and known.kind == "numeric"
+        levels, numbers = feature.levels if feature else (), feature is not None and feature.kind == "numeric"
     return {} if numbers or there & set(levels) else words
 
 
@@ -90,8 +90,8 @@ def _written(column: pd.Series, words: Mapping[str, str]) -> list[Any]:
 
 
 def _tell_labels(path: Path, labels: Labels, words: Mapping[str, Mapping[str, str]]) -> None:
-    for name, known in labels.items():
-        some = ", ".join(f"{canon(code)} = {text}" for code, text in list(known.items())[:SHOWN])
-        some += ", ..." * (len(known) > SHOWN)
+    for name, texts in labels.items():
+        some = ", ".join(f"{canon(code)} = {text}" for code, text in list(texts.items())[:SHOWN])
+        some += ", ..." * (len(texts) > SHOWN)
         how = "its words were read" if words.get(name.strip()) else "its codes were read, not its words"
         tell(f"{path.name}, column {name}: value labels ({some}); {how}.")

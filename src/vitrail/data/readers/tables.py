@@ -108,23 +108,25 @@ def _parse_parquet(path: Path, raw: bytes) -> tuple[list[str], ColumnBuffer]:
     try:
         data = pq.ParquetFile(io.BytesIO(raw))
         named = enumerate(data.schema_arrow.names)
-        kept = {i: name.strip() for i, name in named if not name.startswith("__index_level_")}  # pandas' labels
-        rows = ColumnBuffer(len(kept))
+        names = {i: name.strip() for i, name in named if not name.startswith("__index_level_")}  # pandas' labels
+        rows = ColumnBuffer(len(names))
         for some in data.iter_batches(max(1, rows.room)):
-            columns = (some.column(i).to_pylist() for i in kept)
+            columns = (some.column(i).to_pylist() for i in names)
             rows.add_columns(columns, range(len(rows) + 2, len(rows) + 2 + len(some)))
     except Exception as error:  # the decoder may raise anything on a damaged file, and none of it is ours
         what = f"expected a Parquet file, got something else ({type(error).__name__})."
         raise refuse_file(path, what, "Export it again.") from None
-    return list(kept.values()), rows
+    return list(names.values()), rows
 
 
 def _parse_text(
     path: Path, text: str, lines: Iterable[str], table: TableSchema | None
 ) -> tuple[list[str], ColumnBuffer]:
     """`text`: the beginning of it, as far as it tells what separates the cells."""
-    known = [alias for f in table.features.values() for alias in f.aliases] if table else []
-    names = {table.target.column, table.site_column, *with_outcome_columns(table).features, *known} if table else set()
+    aliases = [alias for f in table.features.values() for alias in f.aliases] if table else []
+    names = (
+        {table.target.column, table.site_column, *with_outcome_columns(table).features, *aliases} if table else set()
+    )
     records = read_records(path, lines, sniff(text, names))
     first = next(records, None)
     if first is None or not text.strip(' \r\n",;\t|'):  # other delimiters make cells of lone commas
@@ -229,8 +231,8 @@ def part_sites(path: Path, frame: pd.DataFrame, column: str) -> dict[str, pd.Dat
 
 def agreed_names(names: list[str], table: TableSchema | None) -> list[str]:
     """These names, or those that the study has for them."""
-    known = {alias: name for name, f in table.features.items() for alias in f.aliases} if table else {}
-    return [known.get(name, name) for name in names] if known else names
+    name_of = {alias: name for name, f in table.features.items() for alias in f.aliases} if table else {}
+    return [name_of.get(name, name) for name in names] if name_of else names
 
 
 def take_columns(frame: pd.DataFrame, table: TableSchema | None = None) -> tuple[dict[str, pd.Series], list[str]]:
@@ -327,15 +329,17 @@ def _clean(frame: pd.DataFrame, table: TableSchema, need_target: bool) -> pd.Dat
             problems += more
     if problems:
         raise VitrailError(f"{file} does not fit the study", problems)
-    index, kept = frame.index, ~np.isnan(cells[-1])
-    told = need_target or bool(kept.any())
-    if told and not kept.all():
-        index, cells = index[kept], cells[:, kept]
+    index, has_target = frame.index, ~np.isnan(cells[-1])
+    uses_target = need_target or bool(has_target.any())
+    if uses_target and not has_target.all():
+        index, cells = index[has_target], cells[:, has_target]
     out = pd.DataFrame(cells[:-1].T, index, list(wanted)[:-1], copy=False)
     if table.images:
         assert pictures is not None
-        out[table.images.column] = pd.Series(pictures, frame.index, dtype=object)[kept if told else slice(None)]
-    if told:
+        out[table.images.column] = pd.Series(pictures, frame.index, dtype=object)[
+            has_target if uses_target else slice(None)
+        ]
+    if uses_target:
         out[target] = cells[-1].astype(np.int64) if table.target.kind == "classes" else cells[-1]
     return out
 

@@ -67,9 +67,9 @@ class Repair(NamedTuple):
 
     def flags(self) -> str:
         """For `vitrail repair`."""
-        given = {name: getattr(self, name) for name in GIVEN if name != "levels"}
-        given = {name: value for name, value in given.items() if value is not None}
-        return say_flags(self.column, self.cause, given, self.levels or {})
+        values = {name: getattr(self, name) for name in GIVEN if name != "levels"}
+        values = {name: value for name, value in values.items() if value is not None}
+        return say_flags(self.column, self.cause, values, self.levels or {})
 
     def words(self) -> str:
         """In short, what is done."""
@@ -126,13 +126,13 @@ def wrong_words(repair: Repair, columns: Mapping[str, Any], there: Mapping[str, 
         problems.append(Problem("--cause", what, ASKS[repair.cause]))
     else:
         needs, may = TAKES[repair.cause]
-        given = [n for n in GIVEN if getattr(repair, n) not in (None, {})]
+        present = [n for n in GIVEN if getattr(repair, n) not in (None, {})]
         flags = {n: f"--{'map' if n == 'levels' else n}" for n in GIVEN}
         for name in needs:
-            if name not in given:
+            if name not in present:
                 what = f"{repair.cause!r} needs it."
                 problems.append(Problem(flags[name], what, f"Write for example {EXAMPLES[name]}."))
-        for name in given:
+        for name in present:
             if name not in (*needs, *may):
                 what = f"{repair.cause!r} has no use for it."
                 problems.append(Problem(flags[name], what, "Leave it out, or name another cause."))
