@@ -1,8 +1,8 @@
 """Writes cut off at every byte: does what is on the disk go on, or say what is missing?
 
 The process "dies" after so many bytes and calls (write, fsync, rename, truncate), by a wrapper of these; then the same
-folder is opened again. Three kinds of writing: a checkpoint over an older one, a message in a site's outbox, and a
-whole run from its first file to its last. Each cut must end in one of two ways: the old state or the new one, whole,
+folder is opened again. Four kinds of writing: a checkpoint over an older one, a message in a site's outbox, the journals
+of a site and of a coordinator, and a whole run from its first file to its last. Each cut must end in one of two ways: the old state or the new one, whole,
 and nothing that `vitrail verify` would call changed; or, of a run that was never begun, words.
 
 A disk can also lose the end of a file that was written and closed. So every file of a run that was stopped is cut off
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import os
 import shutil
 import sys
@@ -32,56 +33,17 @@ import pandas as pd
 import torch
 
 import vitrail as vt
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from tests.support.crashes import Blade, Killed
+from vitrail.core.errors import RoundForgotten
 from vitrail.deploy.audit.outbox import Outbox
 from vitrail.deploy.audit.verification import verify
 from vitrail.deploy.protocol.message import Message
 from vitrail.engine.rounds import Snapshot
 from vitrail.runs.folder import Folder
-
-
-class Killed(BaseException):
-    """Nobody catches it, as nobody catches a kill."""
-
-
-class Blade:
-    """While it is held, the process dies after `at` bytes and calls; with None it counts them (`done`)."""
-
-    CALLS = ("fsync", "replace", "truncate", "ftruncate")
-
-    def __init__(self, at: int | None) -> None:
-        self.at, self.done, self.places = at, 0, dict[int, str]()
-
-    def __enter__(self) -> Blade:
-        self.real = {name: getattr(os, name) for name in ("write", *self.CALLS)}
-        os.write = self._write  # type: ignore[assignment]
-        for name in self.CALLS:
-            setattr(os, name, self._call(name))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for name, act in self.real.items():
-            setattr(os, name, act)
-
-    def _write(self, file: int, data: Any) -> int:
-        whole = memoryview(data)
-        fits = len(whole) if self.at is None else min(len(whole), self.at - self.done)
-        if fits:
-            self.real["write"](file, whole[:fits])
-        self.done += fits
-        if fits < len(whole):
-            raise Killed
-        return fits
-
-    def _call(self, name: str) -> Callable[..., Any]:
-        def act(*given: Any) -> Any:
-            if self.at is not None and self.done >= self.at:
-                raise Killed
-            self.done += 1
-            if name == "replace":
-                self.places[self.done] = Path(given[1]).name
-            return self.real[name](*given)
-
-        return act
+from vitrail.storage.atomic_files import private_folder
+from vitrail.storage.journal import AnswerJournal, DecisionRecord, QuestionLog, RecentJournals
 
 
 def moment(number: int) -> Snapshot:
@@ -140,6 +102,34 @@ def cut_outbox(place: Path, every: int = 1, pen: Any = None) -> Counter[str]:
         assert not wrong, (at, wrong)
         ends["not written down, did not leave" if known == 1 else "written down"] += 1
         shutil.rmtree(out)
+    return ends
+
+
+def cut_journal(place: Path, every: int = 1) -> Counter[str]:
+    """A site that answers and a coordinator that decides are cut off and started again: whatever was said before is
+    said again, or is refused because it is too old."""
+    numbers, ends = itertools.count(), Counter[str]()
+
+    def talk(home: Path, heard: dict[str, object]) -> None:
+        for r in range(4):
+            try:
+                folder = RecentJournals(home / "sums", 2).at((0, r, 0))
+            except RoundForgotten:
+                continue
+            QuestionLog(home / "asked.jsonl").note(f"round {r}", b"question", 0)
+            journal = AnswerJournal(folder, "sum")
+            heard[f"answer {r}"] = journal.answer("halves", b"question", lambda: b"%d" % next(numbers))
+            heard[f"list {r}"] = DecisionRecord(home / "lists.json").once(str(r), lambda: next(numbers))
+
+    for at in _cuts(lambda home: talk(home, {}), private_folder(place / "base"), place, every):
+        home, before, after = private_folder(place / "cut"), dict[str, object](), dict[str, object]()
+        _kill(at, talk, home, before)
+        talk(home, after)
+        again = before.keys() & after.keys()
+        assert {k: before[k] for k in again} == {k: after[k] for k in again}, at
+        assert all(int(k.split()[1]) < 2 for k in before.keys() - again), at
+        ends["the same again" if again else "nothing was said"] += 1
+        shutil.rmtree(home)
     return ends
 
 
@@ -289,6 +279,7 @@ def main() -> None:
     jobs: dict[str, Callable[[Path], Counter[str]]] = {
         "a checkpoint over an older one": lambda place: cut_checkpoints(place, every.every),
         "a message in an outbox": lambda place: cut_outbox(place, every.every),
+        "answers and decisions": lambda place: cut_journal(place, every.every),
         "a run, its last file": lambda place: cut_runs(place, every.every, last_only=True),
         "a run, all its writes": lambda place: cut_runs(place, every.rest),
         "a stopped run, each file": lambda place: cut_stopped(place, every.every),

@@ -90,7 +90,8 @@ def test_methods_are_listed_from_their_source_as_they_are() -> None:
 
 
 def test_a_default_that_is_no_constant_is_not_guessed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "from dataclasses import dataclass\nMU = 3\n@dataclass\nclass Mine:\n    mu: float = MU\n    lr: float = 1 / 4\n"
+    text = "from dataclasses import dataclass\nMU = 3\n@dataclass\nclass Mine:\n    mu: float = MU\n"
+    text += "    lr: float = 1 / 4\n"
     (tmp_path / "mine.py").write_text(text)
     (tmp_path / "ours.py").write_text(text.replace("= MU", "= 3"))
     monkeypatch.syspath_prepend(tmp_path)

@@ -1,7 +1,9 @@
-"""What is said once: the laws of the journal, at every step at which a process can be killed."""
+"""What is said once: the laws of the journal, at every byte and call at which a process can be killed."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import itertools
 import json
 import os
@@ -30,6 +32,19 @@ def test_a_question_is_answered_once_and_after_a_restart_the_same(tmp_path, draw
     assert AnswerJournal(tmp_path / "screen", "screening").answered("total") is None
 
 
+def test_files_of_a_run_that_an_earlier_version_began_are_read(tmp_path) -> None:
+    """It wrote them just so: an answer behind the hash of its question, a line for each question of a round."""
+    (tmp_path / "screen").mkdir()
+    (tmp_path / "screen" / "counts.said").write_bytes(hashlib.sha256(b"question").digest() + b"its answer")
+    journal = AnswerJournal(tmp_path / "screen", "screening")
+    assert journal.answer("counts", b"question", lambda: pytest.fail("answered anew")) == b"its answer"
+    digests = [hashlib.sha256(question).hexdigest()[:32] for question in (b"a", b"b")]
+    (tmp_path / "asked.jsonl").write_text("".join(f'["round 0", "{digest}"]\n' for digest in digests))
+    log = QuestionLog(tmp_path / "asked.jsonl")
+    log.note("round 0", b"a", 0)
+    assert log.changed == 1
+
+
 def test_the_same_name_with_another_content_is_refused_and_nothing_is_made(tmp_path, draw) -> None:
     first = AnswerJournal(tmp_path / "screen", "screening").answer("counts", b"question", draw)
     for changed in (b"question!", b"", b"Question"):
@@ -42,7 +57,7 @@ def test_the_same_name_with_another_content_is_refused_and_nothing_is_made(tmp_p
 
 
 def test_no_answer_is_heard_that_another_could_follow(tmp_path, draw) -> None:
-    """The law itself: kill the site at any step of its answer. Either nobody heard one, or the same comes again."""
+    """The law itself: kill the site at any byte of its answer. Either nobody heard one, or the same comes again."""
     heard = list[bytes]()
     folder = tmp_path / "screen"
     crashes = 0
@@ -57,7 +72,7 @@ def test_no_answer_is_heard_that_another_could_follow(tmp_path, draw) -> None:
         shutil.rmtree(folder)
         crashes += 1
     assert len(heard) == 1
-    assert crashes >= 3 * 4  # write, fsync, replace, fsync of the folder
+    assert crashes > 32 + len(b"answer 0") + 3  # each byte, and fsync, replace, fsync of the folder
 
 
 def test_an_answer_is_on_the_disk_before_it_is_given(tmp_path, draw, monkeypatch) -> None:
@@ -105,7 +120,7 @@ def test_a_log_lets_so_many_questions_change_over_all_names(tmp_path) -> None:
 
 
 def test_no_question_is_answered_that_the_log_could_forget(tmp_path) -> None:
-    """Kill the site at any step of noting: a question that it went on to answer is in the log of the next process."""
+    """Kill the site at any byte of its note: a question that it went on to answer is in the log of the next process."""
     path, answered = tmp_path / "asked.jsonl", list[bytes]()
     QuestionLog(path).note("round 0", b"first", 0)
     start = path.read_bytes()
@@ -175,12 +190,14 @@ def test_no_crash_lets_a_forgotten_round_begin_anew(tmp_path, draw) -> None:
 
     given, crashes = fill(), 0
     for _ in every_crash(lambda: answer(3)):
+        with contextlib.suppress(RoundForgotten):
+            assert answer(0) == given[0]
         answer(3)
         assert answer(2) == given[2]
         with pytest.raises(RoundForgotten):
             answer(0)
         given, crashes = fill(), crashes + 1
-    assert crashes >= 3 * 8
+    assert crashes > 50  # the mark, what is deleted, the new answer
 
 
 def test_what_was_decided_stands_after_a_restart(tmp_path, draw) -> None:
@@ -199,7 +216,7 @@ def test_what_was_decided_stands_after_a_restart(tmp_path, draw) -> None:
 
 @pytest.mark.parametrize("many", [False, True])
 def test_nothing_is_told_that_is_decided_otherwise_after_a_crash(tmp_path, many) -> None:
-    """A coordinator that decides, tells, and goes on; killed at any step, also between two tellings."""
+    """A coordinator that decides, tells, and goes on; killed anywhere, also between two tellings."""
     path, counts = tmp_path / "lists", itertools.count()
 
     def decide() -> object:
@@ -216,11 +233,11 @@ def test_nothing_is_told_that_is_decided_otherwise_after_a_crash(tmp_path, many)
             tell.with_name(site).unlink(missing_ok=True)  # a step between two tellings, at which it can be killed
 
     crashes = 0
-    for number, _ in every_crash(conduct):
+    for at in every_crash(conduct):
         after = decide()
-        assert set(told) <= {after}, number
+        assert set(told) <= {after}, at
         told.clear()
         path.unlink()
         crashes += 1
     assert len(set(told)) == 1
-    assert crashes >= 3 * 6
+    assert crashes >= 6

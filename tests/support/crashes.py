@@ -1,57 +1,67 @@
-"""A process that is killed at its writes, one after the other: before a step, in the middle of it, after it."""
+"""A process that is killed while it writes: after any byte, and between any two calls that change the disk."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-
-import pytest
-
-STEPS = ("write", "fsync", "replace", "unlink")  # of os; `Path.unlink` is os.unlink
-LONGEST = 500  # steps of what is killed
+from itertools import count
+from pathlib import Path
+from typing import Any
 
 
 class Killed(BaseException):
-    """No except clause of the source catches it; what is open is closed, as the system would."""
+    """Nobody catches it, as nobody catches a kill."""
 
 
-@contextmanager
-def killed_at(number: int, when: str) -> Iterator[list[str]]:
-    """The step of this number is the last. Yields the steps that were taken."""
-    steps = list[str]()
+class Blade:
+    """While it is held, the process dies after `at` bytes and calls; with None it counts them (`done`)."""
 
-    def watched(name: str, real: Callable[..., object]) -> Callable[..., object]:
-        def step(*given: object, **options: object) -> object:
-            if len(steps) >= number:
-                raise Killed  # a dead process takes no step either in its finally clauses
-            steps.append(name)
-            if len(steps) < number:
-                return real(*given, **options)
-            if when == "middle" and name == "write":
-                real(given[0], memoryview(given[1])[: len(given[1]) // 2])  # type: ignore[arg-type]
-            elif when == "after":
-                real(*given, **options)
+    CALLS = ("fsync", "replace", "truncate", "ftruncate", "unlink", "rmdir")
+
+    def __init__(self, at: int | None) -> None:
+        self.at, self.done, self.places = at, 0, dict[int, str]()
+
+    def __enter__(self) -> Blade:
+        self.real = {name: getattr(os, name) for name in ("write", *self.CALLS)}
+        os.write = self._write  # type: ignore[assignment]
+        for name in self.CALLS:
+            setattr(os, name, self._call(name))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name, act in self.real.items():
+            setattr(os, name, act)
+
+    def _write(self, file: int, data: Any) -> int:
+        whole = memoryview(data)
+        fits = len(whole) if self.at is None else min(len(whole), self.at - self.done)
+        if fits:
+            self.real["write"](file, whole[:fits])
+        self.done += fits
+        if fits < len(whole):
             raise Killed
+        return fits
 
-        return step
+    def _call(self, name: str) -> Callable[..., Any]:
+        def act(*given: Any, **options: Any) -> Any:
+            if self.at is not None and self.done >= self.at:
+                raise Killed
+            self.done += 1
+            if name == "replace":
+                self.places[self.done] = Path(given[1]).name
+            return self.real[name](*given, **options)
 
-    with pytest.MonkeyPatch.context() as patch:
-        for name in STEPS:
-            patch.setattr(os, name, watched(name, getattr(os, name)))
-        yield steps
+        return act
 
 
-def every_crash(act: Callable[[], object]) -> Iterator[tuple[int, str]]:
-    """Runs `act` once for each step that it takes and each moment of that step; killed there each time. Whoever
-    iterates looks at what is left on the disk, and puts it back to where it was."""
-    for number in range(1, LONGEST):
-        for when in ("before", "middle", "after"):
-            try:
-                with killed_at(number, when):
-                    act()
-            except Killed:
-                yield number, when
-            else:
-                return
-    raise AssertionError("it takes more steps than are looked at")
+def every_crash(act: Callable[[], object]) -> Iterator[int]:
+    """Kills `act` after no byte and call, after one, and so on, until it lives. Whoever iterates looks at what is left
+    on the disk, and puts it back to where it was."""
+    for at in count():
+        try:
+            with Blade(at):
+                act()
+        except Killed:
+            yield at
+        else:
+            return

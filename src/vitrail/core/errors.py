@@ -130,6 +130,13 @@ class JournalDamaged(TypedError):
     heading, advice = "the journal of a run is damaged", "Restore the file from a copy."
 
 
+class WriteFailed(TypedError):
+    """A full disk, or a file that may not be written. Which one it is stays here."""
+
+    leaves_site = Leaves.NOTHING
+    heading = "it cannot be written"
+
+
 class SumRefused(TypedError):
     """A secure sum that would show a single site, or whose parts do not fit."""
 

@@ -17,13 +17,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from vitrail.core.task import Net
 from vitrail.data.encoding import SiteData
 from vitrail.nets import ProtoNet
-from vitrail.runs.folder import save_tensors
+from vitrail.storage.atomic_files import private_folder, write_atomically
 
 NAME = "features"
 
@@ -56,10 +56,8 @@ def _maps(pictures: NDArray[np.uint8], net: ProtoNet, device: str) -> NDArray[An
     if held is None:
         some = torch.from_numpy(np.ascontiguousarray(pictures[[first[mark] for mark in ranked]]))
         held = net.features_of(some.to(device)).half().cpu()
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        own = file.with_name(f"{file.name}-{os.getpid()}")  # others may write the same at the same time
-        save_tensors(own, {NAME: held})
-        os.replace(own, file)
+        private_folder(file.parent)
+        write_atomically(file, save({NAME: held.contiguous()}), shared=True)
     at = {mark: i for i, mark in enumerate(ranked)}
     return np.asarray(held[[at[mark] for mark in marks]].numpy())
 

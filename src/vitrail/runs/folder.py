@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import platform
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
@@ -40,9 +39,10 @@ from vitrail.storage.atomic_files import (
     append,
     hold,
     unwritable,
-    write_atomically,  # others take it from here
+    whole_lines,
+    write_atomically,
 )
-from vitrail.storage.hash_chain import digest_of, digest_of_file, last_digest, line_of, whole
+from vitrail.storage.hash_chain import digest_of, digest_of_file, last_digest, line_of
 from vitrail.storage.untrusted_files import read_text
 
 T = TypeVar("T")
@@ -182,11 +182,7 @@ class Folder:
     def _take_up(self) -> str:
         """The hash of the log's last line. What a kill left half written, a line or a file, is taken away."""
         clear_parts(self.path)
-        log = self.path / LOG
-        text = log.read_bytes() if log.exists() else b""
-        if len(whole(text)) < len(text):
-            os.truncate(log, len(whole(text)))
-        return last_digest(text)
+        return last_digest(whole_lines(self.path / LOG))
 
     def close(self) -> None:
         self._lock.close()

@@ -8,19 +8,25 @@ import sys
 from pathlib import Path
 from typing import IO, Any
 
-from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.errors import WriteFailed
+from vitrail.storage.hash_chain import whole
 
 PART = ".new"  # at the end of the name of a file that is being written
 AS_IT_IS = getattr(os, "O_BINARY", 0)  # Windows would write other line ends
 
 
-def write_atomically(path: Path, content: str | bytes, *, private: bool = False, durable: bool = False) -> None:
+def write_atomically(
+    path: Path, content: str | bytes, *, private: bool = False, durable: bool = False, shared: bool = False
+) -> None:
     """The old content or the new, never half of it. `private`: no other user of the machine can read it. `durable`:
-    the new content survives a power cut as soon as this returns; otherwise the old may come back, whole."""
-    temporary = path.with_name(path.name + PART)
+    the new content survives a power cut as soon as this returns; otherwise the old may come back, whole. `shared`:
+    other processes may write the same file at the same time."""
+    temporary = path.with_name(f"{path.name}-{os.getpid()}{PART}" if shared else path.name + PART)
+    kind, mode = (os.O_EXCL, 0o600) if private else (os.O_TRUNC, 0o666)
     try:
-        temporary.unlink(missing_ok=True)  # the mode of one that a crash left would stay
-        opened = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | AS_IT_IS, 0o600 if private else 0o666)
+        if private:
+            temporary.unlink(missing_ok=True)  # its mode would stay
+        opened = os.open(temporary, os.O_WRONLY | os.O_CREAT | kind | AS_IT_IS, mode)
         try:
             put(opened, content.encode() if isinstance(content, str) else content)
             os.fsync(opened)
@@ -75,17 +81,28 @@ def append(path: Path, line: bytes, *, sync: bool = False, private: bool = False
         raise unwritable(path, error) from None
 
 
-def unwritable(path: Path, error: OSError) -> VitrailError:
+def whole_lines(path: Path) -> bytes:
+    """What a log holds. A last line that a crash cut off is taken away: nobody heard of it."""
+    text = path.read_bytes() if path.exists() else b""
+    lines = whole(text)
+    if len(lines) < len(text):
+        os.truncate(path, len(lines))
+    return lines
+
+
+def unwritable(path: Path, error: OSError) -> WriteFailed:
     """A full disk, or one that may not be written to, in words."""
     hint = "Make room or see to its permissions, then go on (--resume): what was written before is whole."
-    return VitrailError("it cannot be written", [Problem(str(path), f"{error.strerror or error}.", hint)])
+    return WriteFailed(str(path), f"{error.strerror or error}.", hint)
 
 
 def private_folder(path: Path) -> Path:
-    """A folder that no other user of the machine can look into, also where it was there before."""
+    """A folder that no other user of the machine can look into, also where it was there before. One that belongs to
+    another user, as a container's volume may, stays as that user made it."""
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     if path.stat().st_mode & 0o077:
-        path.chmod(0o700)
+        with contextlib.suppress(PermissionError):
+            path.chmod(0o700)
     return path
 
 

@@ -32,9 +32,9 @@ def digest_of_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def line_of(told: dict[str, Any], before: str) -> bytes:
+def line_of(entry: dict[str, Any], before: str) -> bytes:
     """A line to be written after the one with that hash."""
-    return json.dumps({**told, BEFORE: before}).encode() + b"\n"
+    return json.dumps({**entry, BEFORE: before}).encode() + b"\n"
 
 
 def whole(text: bytes) -> bytes:
@@ -55,13 +55,13 @@ def read_chain(text: bytes) -> tuple[list[Link], dict[int, str]]:
     for number, line in enumerate(whole(text).splitlines(keepends=True), 1):
         mark = digest_of(line)
         try:
-            told = json.loads(line)
-            if not isinstance(told, dict):
+            entry = json.loads(line)
+            if not isinstance(entry, dict):
                 raise ValueError
-            links.append(Link(number, told, mark))
-            if BEFORE not in told:
+            links.append(Link(number, entry, mark))
+            if BEFORE not in entry:
                 loose = loose or number
-            elif told[BEFORE] != before:
+            elif entry[BEFORE] != before:
                 wrong[number] = "it does not follow the line before it: that one was changed, or lines are missing"
         except (ValueError, RecursionError):
             wrong[number] = "it is no line of ours"

@@ -18,14 +18,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from vitrail.core.errors import JournalDamaged, QuestionChanged, RoundForgotten
-from vitrail.storage.atomic_files import append, private_folder, write_atomically
+from vitrail.storage.atomic_files import append, private_folder, whole_lines, write_atomically
 
 DIGEST = 32  # bytes in front of a kept answer: of its question
 LOW_WATER = "floor.json"  # the last number that was forgotten
@@ -76,11 +75,7 @@ class QuestionLog:
         self.path = path
         self.digests: dict[str, set[str]] = {}  # of what was asked under a name
         self.changed = 0  # questions that differ from the first under their name
-        text = path.read_bytes() if path.exists() else b""
-        whole = text[: text.rfind(b"\n") + 1]
-        if len(whole) < len(text):  # cut off by a crash: it was not answered
-            os.truncate(path, len(whole))
-        for number, line in enumerate(whole.splitlines(), 1):
+        for number, line in enumerate(whole_lines(path).splitlines(), 1):
             try:
                 name, digest = json.loads(line)
             except ValueError:

@@ -18,6 +18,7 @@ from vitrail.core.errors import Problem, VitrailError
 from vitrail.data.readers.source import PassedOverWarning
 from vitrail.data.schema import GUESTS_OWN, Cell, Feature, Matching, Party, Split, Strict, TableSchema, Target
 from vitrail.storage import format_versions
+from vitrail.storage.atomic_files import write_atomically
 from vitrail.storage.toml import key_lines, toml_key, toml_value
 from vitrail.study.defaults import changed_words, fill_in, fill_in_times
 from vitrail.study.errors import explain
@@ -217,7 +218,7 @@ class Study(HtmlRepr, TableSchema):
         return cls.parse(infer_study(sites, target, site, given), "the inferred study")
 
     def save(self, path: str | Path) -> None:
-        Path(path).write_text(self.to_toml(), encoding="utf-8")
+        write_atomically(Path(path), self.to_toml())
 
     def to_toml(self) -> str:
         """The study as a file a person can read; defaults are written out."""

@@ -129,9 +129,11 @@ def test_it_is_on_the_disk_before_it_leaves(tmp_path: Path, monkeypatch: pytest.
     box = Outbox(tmp_path)
     data = message().pack()
     box.record(message(), data)
-    assert (str(box.place(1)), len(data)) in synced
-    assert synced[-1] == (str(box.log), box.log.stat().st_size)  # the line comes last
-    assert str(box.folder) in [path for path, _ in synced]  # the new file's name too
+    paths = [path for path, _ in synced]
+    written = synced.index((f"{box.place(1)}.new", len(data)))
+    line = synced.index((str(box.log), box.log.stat().st_size))
+    assert written < paths.index(str(box.folder)) < line  # the message, its name, and then the line
+    assert paths[line + 1 :] == [str(box.folder)]  # the log is new
 
 
 def test_old_bytes_go_and_their_lines_stay(tmp_path: Path) -> None:

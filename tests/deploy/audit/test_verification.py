@@ -116,7 +116,9 @@ def test_an_outbox_is_as_it_was_written(place: Path, copy: Path) -> None:
         assert any(note.startswith("Signed by") for note in found.notes)
     # what was being written when the site was stopped did not leave, and is no alarm
     box = copy / "site/Basel.home/outbox"
-    (box / f"{SENT + 1:06d}.safetensors").write_bytes(b"x")
+    for name in (f"{SENT + 1:06d}.safetensors.new", f"{SENT + 1:06d}.safetensors"):
+        (box / name).write_bytes(b"x")
+        assert not verify(box).wrong
     write(box, [*lines(box), b'{"half'])
     assert not verify(box).wrong
     # what is not kept is not missing

@@ -133,7 +133,9 @@ def test_each_point_is_answered_once_and_the_same_again(tmp_path: Path) -> None:
     assert "another model was scored" in again.notices[-1]
     assert bool(ask(again, 0, word).tensors["scores"].equal(ask(site, 0, word).tensors["scores"]))
     ask(again, 4, word)
-    again.scores.place.write_text(json.dumps({"models": {"round 0 4": {"at": [4, False], "mark": ""}}, "refused": 0}))
+    (again.scores.home / SCORED).write_text(
+        json.dumps({"models": {"round 0 4": {"at": [4, False], "mark": ""}}, "refused": 0})
+    )
     assert bool(ask(again, 2, word).tensors["scores"].isnan().all()), "not back in time"
     assert "a later model" in again.notices[-1]
 

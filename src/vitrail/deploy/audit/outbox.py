@@ -13,18 +13,17 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from vitrail.core.errors import Problem, VitrailError, printable
+from vitrail.core.errors import Problem, VitrailError, WriteFailed, printable
 from vitrail.core.text import several, shorten
 from vitrail.deploy.audit.notices import NOTE
 from vitrail.deploy.identity.signing import CERTIFICATE, OUTBOX, SIGNED, Signer, signed_text
-from vitrail.storage.atomic_files import put, write_atomically
+from vitrail.storage.atomic_files import append, private_folder, whole_lines, write_atomically
 from vitrail.storage.hash_chain import digest_of, last_digest, line_of, whole
 
 if TYPE_CHECKING:
@@ -64,8 +63,8 @@ class OutboxEntry(NamedTuple):
             count = sum(math.prod(self.tensors[n][0]) for n in names)
             many = f"{head} ({several(len(names), 'tensor')}, {several(count, 'number')})"
             named.append(many if len(names) > 1 else f"{names[0]} {_shape(self.tensors[names[0]][0])}")
-        said = [f"{k}={v}" for k, v in self.words.items() if k not in ("stage", "round")]
-        return printable(", ".join(named + said)) or "nothing"
+        words = [f"{k}={v}" for k, v in self.words.items() if k not in ("stage", "round")]
+        return printable(", ".join(named + words)) or "nothing"
 
     @property
     def when(self) -> str:
@@ -90,42 +89,41 @@ class Outbox:
         entry = OutboxEntry(
             _now(), "out", message.kind, None, *_where(message.words), dict(message.words), named, len(data)
         )
-        with self._writing() as log:
+        with self._writing():
             number = self.known[1] + 1
             place, oldest = self.place(number), None if self.keep is None else max(1, number - self.keep + 1)
             try:
-                _write(place, data)
-                _sync(self.folder)
-                self._add(log, entry._replace(number=number, sha256=digest_of(data), oldest=oldest))
-            except OSError:
+                write_atomically(place, data, private=True, durable=True)
+                self._add(entry._replace(number=number, sha256=digest_of(data), oldest=oldest))
+            except WriteFailed:
                 place.unlink(missing_ok=True)
                 raise
             if self.keep is not None:
-                kept = sorted(self.folder.glob("[0-9]*.safetensors"))
-                for old in kept[: max(0, len(kept) - self.keep)]:
+                files = sorted(self.folder.glob("[0-9]*.safetensors"))
+                for old in files[: max(0, len(files) - self.keep)]:
                     old.unlink(missing_ok=True)
         return number
 
     def received(self, kind: str, words: Mapping[str, Any], count: int) -> None:
         """What was asked, in `count` bytes."""
-        told = dict(words) if len(json.dumps(words)) <= MOST_TEXT else {"too long": json.dumps(words)[:MOST_TEXT]}
-        with self._writing() as log:
-            self._add(log, OutboxEntry(_now(), "in", kind[:MOST_TEXT], None, *_where(words), told, bytes=count))
+        recorded = dict(words) if len(json.dumps(words)) <= MOST_TEXT else {"too long": json.dumps(words)[:MOST_TEXT]}
+        with self._writing():
+            self._add(OutboxEntry(_now(), "in", kind[:MOST_TEXT], None, *_where(words), recorded, bytes=count))
 
     def refused(self, text: str) -> None:
         """Why the last question was not answered."""
-        with self._writing() as log:
-            self._add(log, OutboxEntry(_now(), "in", "refused", refused=text[:MOST_TEXT]))
+        with self._writing():
+            self._add(OutboxEntry(_now(), "in", "refused", refused=text[:MOST_TEXT]))
 
     def note(self, kind: str, text: str) -> None:
         """What happened to this site and is no question of the study's."""
-        with self._writing() as log:
-            self._add(log, OutboxEntry(_now(), "in", kind, refused=text[:MOST_TEXT]))
+        with self._writing():
+            self._add(OutboxEntry(_now(), "in", kind, refused=text[:MOST_TEXT]))
 
     def note_question(self, text: str, kind: str = NOTE) -> None:
         """What people here should know of the question at hand."""
-        with self._writing() as log:
-            self._add(log, OutboxEntry(_now(), "in", kind, words={"text": text[:MOST_TEXT]}))
+        with self._writing():
+            self._add(OutboxEntry(_now(), "in", kind, words={"text": text[:MOST_TEXT]}))
 
     def entries(self) -> list[OutboxEntry]:
         """The whole log. A last line that is half written is passed over: its message did not leave."""
@@ -140,8 +138,8 @@ class Outbox:
 
         entries = {e.number: e for e in self.entries() if e.number is not None}
         if number not in entries:
-            numbers = f"numbers 1 to {max(entries)} left" if entries else "nothing has left yet"
-            raise VitrailError("nothing to show", [Problem(f"message {number}", f"there is none: {numbers}.")])
+            there = f"numbers 1 to {max(entries)} left" if entries else "nothing has left yet"
+            raise VitrailError("nothing to show", [Problem(f"message {number}", f"there is none: {there}.")])
         try:
             data = self.place(number).read_bytes()
         except FileNotFoundError:
@@ -157,35 +155,28 @@ class Outbox:
         return self.folder / f"{number:06d}.safetensors"
 
     @contextmanager
-    def _writing(self) -> Iterator[int]:
-        """The log, held by this process alone and whole to its last line."""
+    def _writing(self) -> Iterator[None]:
+        """While the log is held by this process alone, and whole to its last line."""
         import fcntl  # joining is for Linux; who reads an outbox may be elsewhere
 
         try:
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            log = os.open(self.log, os.O_RDWR | os.O_CREAT, 0o600)
-            try:
+            append(private_folder(self.folder) / LOG, b"", private=True)  # there is one
+            with self.log.open("rb") as log:
                 fcntl.flock(log, fcntl.LOCK_EX)
-                if os.fstat(log).st_size != self.known[0]:
-                    self._learn(log)
+                if self.log.stat().st_size != self.known[0]:
+                    self._learn()
                     self._introduce()
-                yield log
-            finally:
-                os.close(log)
-        except OSError as error:
+                yield
+        except (OSError, WriteFailed) as error:
             hint = "Make room and see to its permissions; the site goes on by itself."
-            what = f"it cannot be written: {error.strerror}."
+            what = error.problems[0].what if isinstance(error, WriteFailed) else f"{error.strerror}."
             raise VitrailError("nothing leaves this house", [Problem(str(self.folder), what, hint)]) from None
 
-    def _learn(self, log: int) -> None:
-        """The last number; and a last line that was cut off by a crash is taken away: its message did not leave."""
-        text = self.log.read_bytes()
-        kept = len(whole(text))
+    def _learn(self) -> None:
+        """The last number. A last line that a crash cut off goes: its message did not leave."""
+        text = whole_lines(self.log)
         numbers = [e.number for e in _read(text, self.log) if e.number is not None]
-        if kept < len(text):
-            os.ftruncate(log, kept)
-            os.fsync(log)
-        self.known = kept, max(numbers, default=0), last_digest(text)
+        self.known = len(text), max(numbers, default=0), last_digest(text)
 
     def _introduce(self) -> None:
         """Whose key signs is told beside the log."""
@@ -193,20 +184,14 @@ class Outbox:
         if self.pen is not None and not (place.exists() and place.read_text() == self.pen.certificate):
             write_atomically(place, self.pen.certificate, private=True)
 
-    def _add(self, log: int, entry: OutboxEntry) -> None:
-        told = {k: v for k, v in entry._asdict().items() if v not in (None, "", {})}
-        before, mark = self.known[0], self.known[2]
+    def _add(self, entry: OutboxEntry) -> None:
+        content = {k: v for k, v in entry._asdict().items() if v not in (None, "", {})}
+        length, number, before = self.known
         if self.pen is not None and entry.direction == "out":
-            told[SIGNED] = self.pen.sign(OUTBOX, signed_text(told, mark))
-        line = line_of(told, mark)
-        try:
-            os.lseek(log, before, os.SEEK_SET)
-            put(log, line)
-            os.fsync(log)
-        except OSError:
-            os.ftruncate(log, before)
-            raise
-        self.known = before + len(line), entry.number or self.known[1], digest_of(line)
+            content[SIGNED] = self.pen.sign(OUTBOX, signed_text(content, before))
+        line = line_of(content, before)
+        append(self.log, line, sync=True, private=True)
+        self.known = length + len(line), entry.number or number, digest_of(line)
 
 
 def table(entries: list[OutboxEntry]) -> tuple[list[str], list[list[Any]]]:
@@ -241,10 +226,10 @@ def numbers(message: Message, place: Path) -> str:
         values = tensor.numpy()
         cut |= values.size > MOST_SHOWN
         shown = np.array2string(values, threshold=MOST_SHOWN, edgeitems=3, max_line_width=96, precision=6)
-        about = (
+        caption = (
             f"{_shape(tuple(tensor.shape))}, {values.dtype}, {several(values.size, 'number')}, {volume(values.nbytes)}"
         )
-        out += ["", f"{printable(name)}  ({about})", shown]
+        out += ["", f"{printable(name)}  ({caption})", shown]
     if cut:
         load = "python -c \"from safetensors.numpy import load_file; print(load_file('FILE')['NAME'].tolist())\""
         out += ["", f"... stands for numbers left out. All of one tensor: {load}"]
@@ -265,9 +250,9 @@ def _read(text: bytes, path: Path) -> list[OutboxEntry]:
     out = []
     for at, line in enumerate(whole(text).splitlines(), 1):
         try:
-            told = {k: v for k, v in json.loads(line).items() if k in OutboxEntry._fields}
-            named = {n: (tuple(shape), kind) for n, (shape, kind) in told.pop("tensors", {}).items()}
-            out.append(OutboxEntry(**told, tensors=named))
+            fields = {k: v for k, v in json.loads(line).items() if k in OutboxEntry._fields}
+            named = {n: (tuple(shape), kind) for n, (shape, kind) in fields.pop("tensors", {}).items()}
+            out.append(OutboxEntry(**fields, tensors=named))
         except (ValueError, TypeError, AttributeError):
             what, hint = "it is no line of ours.", "Move the folder outbox elsewhere and keep it; a new one is begun."
             raise VitrailError("the log of what left is damaged", [Problem(f"{path}:{at}", what, hint)]) from None
@@ -276,20 +261,3 @@ def _read(text: bytes, path: Path) -> list[OutboxEntry]:
 
 def _now() -> str:
     return datetime.now().astimezone().isoformat(timespec="seconds")
-
-
-def _write(path: Path, data: bytes) -> None:
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        put(file, data)
-        os.fsync(file)
-    finally:
-        os.close(file)
-
-
-def _sync(folder: Path) -> None:
-    file = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)

@@ -23,6 +23,7 @@ from vitrail.deploy.identity.certificates import (
 )
 from vitrail.deploy.identity.signing import CERTIFICATE, OUTBOX, SIGNED, signed_text, signs_run
 from vitrail.runs.integrity import FILES, SIGNATURE, Verification, digests_in, verify_folder
+from vitrail.storage.atomic_files import PART
 from vitrail.storage.hash_chain import Link, digest_of_file, read_chain
 from vitrail.storage.untrusted_files import LONGEST_TEXT, read_text
 
@@ -31,29 +32,29 @@ DEPLOYED = "deployed.json"  # in the folder of every run between machines
 
 def verify(place: Path, authority: Path | None = None) -> Verification:
     """A run folder; or a site's kit, home or outbox. `authority`: its certificate, or an invitation that holds it."""
-    known = None if authority is None else _authority(authority)
+    issuer = None if authority is None else _authority(authority)
     if (place / "invitation.json").exists():
         from vitrail.deploy.identity.enrolment import load_kit
 
         kit = load_kit(place)
-        return verify_outbox(kit.home / "outbox", known or kit.authority)
+        return verify_outbox(kit.home / "outbox", issuer or kit.authority)
     for folder in (place, place / "outbox"):
         if (folder / OUTBOX_LOG).exists():
-            return verify_outbox(folder, known)
-    return verify_run(place, known)
+            return verify_outbox(folder, issuer)
+    return verify_run(place, issuer)
 
 
 def verify_run(path: Path, authority: x509.Certificate | None = None) -> Verification:
-    found = verify_folder(path)
-    wrong, notes = list(found.wrong), list(found.notes)
+    state = verify_folder(path)
+    wrong, notes = list(state.wrong), list(state.notes)
     beside = path.resolve().parent.parent / "authority" / "cert.pem"  # where the coordinator keeps its runs
     if authority is None and beside.exists():
         authority = _authority(beside)
     closed = not notes
     if (path / SIGNATURE).exists():
-        said, told = _signature(path, found.links, authority)
-        wrong += said
-        notes += told
+        problems, remarks = _signature(path, state.links, authority)
+        wrong += problems
+        notes += remarks
     elif (path / DEPLOYED).exists() and closed:
         wrong.append(Problem(SIGNATURE, "it is missing, and runs between machines are signed."))
     elif closed:
@@ -61,17 +62,17 @@ def verify_run(path: Path, authority: x509.Certificate | None = None) -> Verific
             "It is not signed: it was run on one machine. Who can write in the folder can also write every hash anew; "
             "that shows by the last hash alone, where somebody noted it."
         )
-    return Verification(wrong, notes, found.links, found.files)
+    return Verification(wrong, notes, state.links, state.files)
 
 
 def _signature(path: Path, links: list[Link], authority: x509.Certificate | None) -> tuple[list[Problem], list[str]]:
     where = path / SIGNATURE
     try:
-        told = json.loads(read_text(where))
-        issuer = read_authority(told["authority"], where)
-        certificate = read_certificate(told["certificate"], where)
-        line, mark = int(told["line"]), str(told["mark"])
-        good = signs_run(certificate, told)
+        statement = json.loads(read_text(where))
+        issuer = read_authority(statement["authority"], where)
+        certificate = read_certificate(statement["certificate"], where)
+        line, mark = int(statement["line"]), str(statement["mark"])
+        good = signs_run(certificate, statement)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, VitrailError):
         return [Problem(SIGNATURE, "it is damaged, or no signature of ours.")], []
     wrong = []
@@ -90,7 +91,7 @@ def _signature(path: Path, links: list[Link], authority: x509.Certificate | None
     wrong += [Problem(name, "it was written after the signature.") for name in late]
     if wrong:
         return wrong, []
-    who = f"Signed by the study's coordinator on {str(told.get('time'))[:19]}"
+    who = f"Signed by the study's coordinator on {str(statement.get('time'))[:19]}"
     if authority is None:
         mark = fingerprint_key(issuer.public_key())
         return [], [f"{who}, if its authority has the fingerprint {mark}: compare it by phone, or give --authority."]
@@ -106,8 +107,8 @@ def verify_outbox(folder: Path, authority: x509.Certificate | None = None) -> Ve
         raise VitrailError("there is nothing to verify", [Problem(str(folder / OUTBOX_LOG), what)]) from None
     links, broken = read_chain(text)
     wrong = [Problem(f"{OUTBOX_LOG}, line {n}", f"{what}.") for n, what in broken.items()]
-    said, notes = _signed_lines(folder, links, authority)
-    wrong += said + [Problem(f"{OUTBOX_LOG}, line {x.number}", text) for x, text in _noted(links, DIFFER)]
+    problems, notes = _signed_lines(folder, links, authority)
+    wrong += problems + [Problem(f"{OUTBOX_LOG}, line {x.number}", text) for x, text in _noted(links, DIFFER)]
     notes += [text for _, text in _noted(links, COMPARED)]
     left = {x.entry["number"]: x for x in links if isinstance(x.entry.get("number"), int)}
     last, well = max(left, default=0), 0
@@ -124,9 +125,9 @@ def verify_outbox(folder: Path, authority: x509.Certificate | None = None) -> Ve
         well += file.is_file()
     if oldest > 1:
         notes.append(f"Of messages 1 to {oldest - 1} the hash alone was kept (join --keep).")
-    known = {OUTBOX_LOG, CERTIFICATE, *(f"{n:06d}.safetensors" for n in left)}
-    for file in sorted(f for f in folder.iterdir() if f.name not in known):
-        if file.name == f"{last + 1:06d}.safetensors":
+    expected = {OUTBOX_LOG, CERTIFICATE, *(f"{n:06d}.safetensors" for n in left)}
+    for file in sorted(f for f in folder.iterdir() if f.name not in expected):
+        if file.name.removesuffix(PART) == f"{last + 1:06d}.safetensors":
             notes.append(f"{file.name} was being written when the site was stopped: it did not leave.")
         else:
             wrong.append(Problem(file.name, "it was added: no line of the log is about it."))
@@ -138,10 +139,10 @@ def verify_outbox(folder: Path, authority: x509.Certificate | None = None) -> Ve
 
 def _noted(links: list[Link], kind: str) -> list[tuple[Link, str]]:
     """What the site was told of the models that others scored, in lines of that kind."""
-    found = [
+    noted = [
         (x, x.entry["words"]) for x in links if x.entry.get("kind") == kind and isinstance(x.entry.get("words"), dict)
     ]
-    return [(x, printable(str(words.get("text", "")))) for x, words in found]
+    return [(x, printable(str(words.get("text", "")))) for x, words in noted]
 
 
 def _signed_lines(

@@ -23,6 +23,7 @@ from vitrail.deploy.two_server import shared as two_server
 from vitrail.runs.folder import Folder, is_finished
 from vitrail.runs.result import Run
 from vitrail.storage.atomic_files import write_atomically
+from vitrail.storage.journal import DecisionRecord
 
 GRACE = 30.0  # seconds for the others, once there are enough to start
 
@@ -125,15 +126,15 @@ def _wait(way: FlareTransport, names: set[str], enough: int) -> None:
 
 def _current(folder: Path, agreement: str, names: list[str], new: bool) -> tuple[str, Path, bool]:
     """The run under way, or of whose end one of these sites has not been told, or a new one; whether it was begun."""
-    kept = folder / CURRENT
-    if kept.exists() and not new:
-        told = json.loads(kept.read_text())
-        place = folder / "runs" / told["place"]
-        if told["agreement"] == agreement and not (is_finished(place) and not _without_closing(place, names)):
-            return told["run"], place, (place / "deployed.json").exists()
+    record = DecisionRecord(folder / CURRENT)
+    current = {} if new else record.read()
+    if current:
+        place = folder / "runs" / current["place"]
+        if current["agreement"] == agreement and not (is_finished(place) and not _without_closing(place, names)):
+            return current["run"], place, (place / "deployed.json").exists()
     run = secrets.token_hex(8)
     place = folder / "runs" / f"{time.strftime('%Y%m%d-%H%M%S')}-{run[:4]}"
-    write_atomically(kept, json.dumps({"run": run, "place": place.name, "agreement": agreement}))
+    record.replace({"run": run, "place": place.name, "agreement": agreement})
     return run, place, False
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ from vitrail.deploy.protocol.agreement import FORMAT
 from vitrail.deploy.protocol.message import Message
 from vitrail.deploy.scale.coordinator import masked_moments
 from vitrail.runs.evaluation import class_shares, target_words
-from vitrail.storage.atomic_files import write_atomically
+from vitrail.storage.journal import DecisionRecord
 
 ENTERED = "entered.json"  # in a run folder: who takes part
 
@@ -26,11 +25,11 @@ class RunMembers:
     who comes late is let in as soon as it is there, and stands after the others."""
 
     def __init__(self, call: SiteRequests, path: Path) -> None:
-        self.call, self.path = call, path
-        told = json.loads(path.read_text()) if path.exists() else {"order": [], "scale": {}, "sites": {}}
-        self.order: list[str] = told["order"]
-        self.scale = {k: torch.tensor(v, dtype=torch.float64) for k, v in told["scale"].items()}
-        self.sites: dict[str, dict[str, Any]] = told["sites"]  # who is in -> what it said of its rows
+        self.call, self.record = call, DecisionRecord(path)
+        entered = {"order": [], "scale": {}, "sites": {}} | self.record.read()
+        self.order: list[str] = entered["order"]
+        self.scale = {k: torch.tensor(v, dtype=torch.float64) for k, v in entered["scale"].items()}
+        self.sites: dict[str, dict[str, Any]] = entered["sites"]  # who is in -> what it said of its rows
         self.first = [n for n in self.sites if self.sites[n]["first"]]
 
     def open(self, need: int, gone: Sequence[str]) -> None:
@@ -47,7 +46,7 @@ class RunMembers:
                 return [Moments(*(part[k].numpy() for k in ("rows", "total"))) for part in parts]
 
             masked = self.call.agreed.study.protect.sum == "masked"
-            say = masked_moments(self.call, names, self.path.parent) if masked else open_moments
+            say = masked_moments(self.call, names, self.record.path.parent) if masked else open_moments
             self.scale = dict(zip(("mean", "sd"), map(torch.from_numpy, finish_moments(say)), strict=True))
         found = self._ask(names, None, first=True)
         late = sorted({*self.call.names, *gone} - found.keys())
@@ -84,8 +83,8 @@ class RunMembers:
 
     def _keep(self, found: dict[str, dict[str, Any]]) -> None:
         self.sites |= found
-        told = {"order": self.order, "scale": {k: v.tolist() for k, v in self.scale.items()}, "sites": self.sites}
-        write_atomically(self.path, json.dumps(told))
+        scale = {k: v.tolist() for k, v in self.scale.items()}
+        self.record.replace({"order": self.order, "scale": scale, "sites": self.sites})
 
     def names(self) -> list[str]:
         return [n for n in self.call.names if n in self.sites]

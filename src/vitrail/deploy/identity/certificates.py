@@ -9,7 +9,6 @@ import base64
 import datetime
 import hashlib
 import ipaddress
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from vitrail.core.errors import Problem, VitrailError
+from vitrail.storage.atomic_files import write_atomically
 from vitrail.storage.untrusted_files import LONGEST_TEXT, read_regular
 
 COORDINATOR = "coordinator"  # its name in certificates
@@ -38,8 +38,8 @@ YEAR = 365 * DAY
 
 def fingerprint_key(key: Any) -> str:
     """Of a public key, to be read out on the phone."""
-    told = hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
-    return " ".join(told[i : i + 4] for i in range(0, 32, 4))
+    digest = hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
+    return " ".join(digest[i : i + 4] for i in range(0, 32, 4))
 
 
 def project(authority_fingerprint: str) -> str:
@@ -83,7 +83,7 @@ def make_authority(folder: Path) -> None:
     builder = _builder(key.public_key(), name, name, key, _now() + 10 * YEAR)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     builder = builder.add_extension(_usage(authority=True), critical=True)
-    write_private(folder / "cert.pem", builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM).decode())
+    write_atomically(folder / "cert.pem", builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM), private=True)
 
 
 def _builder(
@@ -121,8 +121,8 @@ def x509_name(common: str, org: str = "", role: str = "") -> x509.Name:
 
 def name_of(certificate: x509.Certificate) -> str:
     """To whom it was issued; "" where it says no one."""
-    found = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-    return str(found[0].value) if found else ""
+    names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(names[0].value) if names else ""
 
 
 def _alternative(name: str) -> x509.GeneralName:
@@ -143,7 +143,7 @@ def own_key(path: Path) -> rsa.RSAPrivateKey:
     if not path.exists():
         made = rsa.generate_private_key(public_exponent=65537, key_size=BITS)
         pem = made.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
-        write_private(path, pem.decode())
+        write_atomically(path, pem, private=True, durable=True)
     return read_key(path)
 
 
@@ -170,15 +170,15 @@ def read_certificate(pem: str, where: Path) -> x509.Certificate:
 
 def read_authority(pem: str, where: Path) -> x509.Certificate:
     """A certificate that may sign others, and signed itself."""
-    found = read_certificate(pem, where)
+    authority = read_certificate(pem, where)
     try:
-        signs = found.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+        signs = authority.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     except (x509.ExtensionNotFound, ValueError):
         signs = False
-    if not signs or not isinstance(found.public_key(), rsa.RSAPublicKey) or not is_issued(found, found):
+    if not signs or not isinstance(authority.public_key(), rsa.RSAPublicKey) or not is_issued(authority, authority):
         what, hint = "its authority is not one.", "Ask the coordinator to send it again."
         raise VitrailError("a certificate cannot be read", [Problem(str(where), what, hint)])
-    return found
+    return authority
 
 
 def is_issued(signed: x509.Certificate, issuer: x509.Certificate) -> bool:
@@ -204,19 +204,3 @@ def is_signed(certificate: x509.Certificate, what_for: str, text: bytes, signatu
     except (InvalidSignature, AssertionError, ValueError, TypeError):
         return False
     return True
-
-
-def write_private(path: Path, text: str) -> None:
-    """Whole or not at all, and readable by its owner only."""
-    temporary = path.with_name(path.name + ".new")
-    temporary.unlink(missing_ok=True)
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-
-
-def private_folder(path: Path) -> None:
-    path.mkdir(parents=True, exist_ok=True)
-    path.chmod(0o700)

@@ -37,8 +37,8 @@ def find_coordinator(study_file: Path) -> Path:
 
 def only_coordinator(place: Path) -> Path:
     """The one coordinator's folder in this place."""
-    found = sorted(path.parent for path in Path(place).glob("*.coordinator/coordinator.json"))
-    if len(found) == 1:
-        return found[0]
-    what = f"expected one coordinator's folder here, found {len(found)}."
+    folders = sorted(path.parent for path in Path(place).glob("*.coordinator/coordinator.json"))
+    if len(folders) == 1:
+        return folders[0]
+    what = f"expected one coordinator's folder here, found {len(folders)}."
     raise VitrailError("which study?", [Problem(str(place), what, "Name the study file with --study.")])

@@ -74,64 +74,64 @@ def identity_of(name: str) -> str:
     return f"{slug}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
 
 
-def to_text(said: Mapping[str, Any]) -> str:
-    return json.dumps(said, indent=1, ensure_ascii=False) + "\n"
+def to_text(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 
 def read_paper(path: Path, keys: Mapping[str, type], kind: str, hint: str) -> dict[str, Any]:
     """One of our files, with everything it must hold and of these types."""
     problem = ""
-    said: Any = None
+    paper: Any = None
     try:
-        said = json.loads(read_text(path, LONGEST_TEXT))
+        paper = json.loads(read_text(path, LONGEST_TEXT))
     except OSError as error:
         problem = f"{error.strerror}".lower()
     except (ValueError, RecursionError):
         problem = "it is not one of Vitrail's files"
-    if not problem and (not isinstance(said, dict) or "format" not in said):
+    if not problem and (not isinstance(paper, dict) or "format" not in paper):
         problem = "it is not one of Vitrail's files"
-    elif not problem and said["format"] != PAPER_FORMAT:
-        problem = f"it has format {said['format']!r}, this Vitrail reads format {PAPER_FORMAT}"
+    elif not problem and paper["format"] != PAPER_FORMAT:
+        problem = f"it has format {paper['format']!r}, this Vitrail reads format {PAPER_FORMAT}"
         hint = "Use the same version of Vitrail at both ends."
     elif not problem:
-        wrong = [k for k, kind_ in keys.items() if type(said.get(k)) is not kind_]
+        wrong = [k for k, kind_ in keys.items() if type(paper.get(k)) is not kind_]
         problem = f"it lacks {', '.join(wrong)}, or holds something else there" if wrong else ""
     if problem:
         raise VitrailError(f"cannot read {kind}", [Problem(str(path), f"expected {kind}, but {problem}.", hint)])
-    return dict(said)
+    return dict(paper)
 
 
-def study_of(said: Mapping[str, Any], where: Path) -> Study:
-    names = said["sites"]
-    if len(names) > MOST_SITES or not 0 <= said["seed"] < 2**63 or list(name_problems([said["site"]], {})):
+def study_of(invitation: Mapping[str, Any], where: Path) -> Study:
+    names = invitation["sites"]
+    if len(names) > MOST_SITES or not 0 <= invitation["seed"] < 2**63 or list(name_problems([invitation["site"]], {})):
         what = f"expected at most {MOST_SITES} sites, a seed below 2^63 and a short name of this site."
         raise VitrailError("cannot read an invitation", [Problem(str(where), what, "Ask the coordinator for another.")])
     if (
         not all(isinstance(n, str) for n in names)
-        or said["site"] not in names
-        or identity_of(said["site"]) != said["identity"]
+        or invitation["site"] not in names
+        or identity_of(invitation["site"]) != invitation["identity"]
     ):
         what, hint = "the site that it names is not among its sites.", "Ask the coordinator to send it again."
         raise VitrailError("cannot read an invitation", [Problem(str(where), what, hint)])
-    if found := list(address_problems(said["address"], str(where))):
-        raise VitrailError("cannot read an invitation", found)
+    if problems := list(address_problems(invitation["address"], str(where))):
+        raise VitrailError("cannot read an invitation", problems)
     try:
-        if why := text_problem(said["study"]):
+        if why := text_problem(invitation["study"]):
             raise ValueError(why)
-        told = tomllib.loads(said["study"])
-        if foreign := _foreign_method(told, said, where):
+        content = tomllib.loads(invitation["study"])
+        if foreign := _foreign_method(content, invitation, where):
             raise VitrailError("the study's method is not here", [foreign])
-        return Study.parse(told, f"the study in {where}")
+        return Study.parse(content, f"the study in {where}")
     except (ValueError, RecursionError) as error:
         what, hint = f"its study cannot be read as TOML: {error}.", "Ask the coordinator to send it again."
         raise VitrailError("cannot read an invitation", [Problem(str(where), what, hint)]) from None
 
 
-def _foreign_method(told: Mapping[str, Any], said: Mapping[str, Any], where: Path) -> Problem | None:
+def _foreign_method(content: Mapping[str, Any], invitation: Mapping[str, Any], where: Path) -> Problem | None:
     """Where another package brings the method, which one, if this site has none or another version of it."""
-    method = told.get("method")
+    method = content.get("method")
     name = method.get("name") if isinstance(method, Mapping) else None
-    theirs, here = said["versions"].get(METHOD), methods.origin(str(name))
+    theirs, here = invitation["versions"].get(METHOD), methods.origin(str(name))
     ours = " ".join(here) if here else ""
     if not isinstance(theirs, str) or theirs == ours:
         return None
@@ -139,29 +139,29 @@ def _foreign_method(told: Mapping[str, Any], said: Mapping[str, Any], where: Pat
     return Problem(str(where), what, "Install that version here, if your house trusts it, and try again.")
 
 
-def check_agreement(said: Mapping[str, Any], where: Path) -> None:
+def check_agreement(invitation: Mapping[str, Any], where: Path) -> None:
     """What an invitation says is worked out here, not believed."""
-    found = agreed_hash(study_of(said, where), said["seed"], len(said["sites"]))
-    if found != said["agreement"]:
-        what = f"from its study follows the agreement {found}, but it says {said['agreement']}."
+    agreed = agreed_hash(study_of(invitation, where), invitation["seed"], len(invitation["sites"]))
+    if agreed != invitation["agreement"]:
+        what = f"from its study follows the agreement {agreed}, but it says {invitation['agreement']}."
         hint = "Use the same version of Vitrail at both ends, or ask for the invitation again."
         raise VitrailError("the invitation contradicts itself", [Problem(str(where), what, hint)])
 
 
-def name_problems(sites: Iterable[str], known: Mapping[str, Mapping[str, Any]]) -> Iterable[Problem]:
-    folded = {name.casefold(): name for name in known}
+def name_problems(sites: Iterable[str], enrolled: Mapping[str, Mapping[str, Any]]) -> Iterable[Problem]:
+    folded = {name.casefold(): name for name in enrolled}
     for name in (given.strip() for given in sites):
         if not name or not name.isprintable() or len(site_folder(name)) > LONGEST:
             yield Problem("--site", f"{name!r} cannot be a site's name.", "Use a short name of visible characters.")
             continue
-        if name in known and known[name]["removed"]:
+        if name in enrolled and enrolled[name]["removed"]:
             what = f"{name!r} was removed from the study for good."
             yield Problem("--site", what, "To let it in again, invite it under another name.")
-        if (other := folded.get(name.casefold())) is not None and (other != name or name not in known):
+        if (other := folded.get(name.casefold())) is not None and (other != name or name not in enrolled):
             yield Problem(
                 "--site", f"{name!r} and {other!r} cannot be told apart.", "Give each site a name of its own."
             )
-        if any(entry["identity"] == identity_of(name) and n != name for n, entry in known.items()):
+        if any(entry["identity"] == identity_of(name) and n != name for n, entry in enrolled.items()):
             yield Problem("--site", f"{name!r} has the short name of another site.", "Change the name a little.")
         folded.setdefault(name.casefold(), name)
 

@@ -28,12 +28,10 @@ from vitrail.deploy.identity.certificates import (
     is_issued,
     make_authority,
     own_key,
-    private_folder,
     read_authority,
     read_certificate,
     read_key,
     requested_key,
-    write_private,
     x509_name,
 )
 from vitrail.deploy.identity.coordinator_folder import approval_of, folder_of, invitation_of
@@ -65,6 +63,7 @@ from vitrail.deploy.identity.participants import (
 )
 from vitrail.deploy.vertical.agreement import agreed_hash
 from vitrail.runs.folder import site_folder, versions
+from vitrail.storage.atomic_files import private_folder, write_atomically
 from vitrail.study.model import Study
 
 LEAD = "lead@coordinator"  # who submits FLARE's jobs
@@ -144,18 +143,18 @@ def invite(study_file: Path, sites: Sequence[str], address: str, seed: int | Non
     study = Study.load(study_file)
     folder = folder_of(study_file)
     old = load_coordinator(folder) if (folder / "coordinator.json").exists() else None
-    known = dict(old.sites) if old else {}
-    sites = sites or ([] if known else list(study.parties))
-    if (second := study.protect.second) and second not in {*known, *(given.strip() for given in sites)}:
+    enrolled = dict(old.sites) if old else {}
+    sites = sites or ([] if enrolled else list(study.parties))
+    if (second := study.protect.second) and second not in {*enrolled, *(given.strip() for given in sites)}:
         sites = [*sites, second]  # it is enrolled like a site
-    problems = list(name_problems(sites, known))
+    problems = list(name_problems(sites, enrolled))
     if old and old.study.name != study.name:
         what = f"it belongs to the study {old.study.name!r}, the file is of {study.name!r}."
         problems.append(Problem(str(folder), what, "Give the study file another name, or the study its old one."))
-    if study.parties and {*known, *(given.strip() for given in sites)} != study.parties.keys():
+    if study.parties and {*enrolled, *(given.strip() for given in sites)} != study.parties.keys():
         what = f"the study's parties are {', '.join(study.parties)}."
         problems.append(Problem("--site", what, "Leave --site out, or name each of them."))
-    if not sites and not known:
+    if not sites and not enrolled:
         problems.append(Problem("--site", "no site is named.", "Name each with --site NAME."))
     if seed is not None and not 0 <= seed < 2**63:
         problems.append(Problem("--seed", f"expected a number from 0 to 2^63 - 1, got {seed}.", "Correct it."))
@@ -167,9 +166,9 @@ def invite(study_file: Path, sites: Sequence[str], address: str, seed: int | Non
         raise VitrailError("no invitation was written", problems)
     for name in (given.strip() for given in sites):
         blank = {"identity": identity_of(name), "fingerprint": None, "approved": False, "removed": False}
-        known.setdefault(name, blank)
+        enrolled.setdefault(name, blank)
     seed = seed if seed is not None else old.seed if old else study.seeds[0]
-    agreed = agreed_hash(study, seed, len(known))  # before anything is written: it may refuse
+    agreed = agreed_hash(study, seed, len(enrolled))  # before anything is written: it may refuse
 
     private_folder(folder)
     for name in ("authority", "keys", "invitations", "approvals", "runs"):
@@ -184,38 +183,38 @@ def invite(study_file: Path, sites: Sequence[str], address: str, seed: int | Non
     for who, subject, role, names in (("coordinator", COORDINATOR, "", hosts), ("lead", LEAD, "lead", [LEAD])):
         key = own_key(folder / "keys" / f"{who}.key")
         signed = signer.sign(key.public_key(), subject, COORDINATOR, names, role=role, serves=who == "coordinator")
-        write_private(folder / "keys" / f"{who}.crt", signed)
-    write_private(folder / "study.toml", study.to_toml())
-    _write_approvals(Coordinator(folder, study, seed, address, known, old.roster if old else {}))
+        write_atomically(folder / "keys" / f"{who}.crt", signed, private=True)
+    write_atomically(folder / "study.toml", study.to_toml(), private=True)
+    _write_approvals(Coordinator(folder, study, seed, address, enrolled, old.roster if old else {}))
     origin = methods.origin(study.method["name"])
     brought = {METHOD: " ".join(origin)} if origin else {}
-    for name, site in known.items():
+    for name, site in enrolled.items():
         if site["removed"]:
             continue
         invitation = {
-            "format": PAPER_FORMAT, "study": study.to_toml(), "seed": seed, "sites": list(known), "site": name,
+            "format": PAPER_FORMAT, "study": study.to_toml(), "seed": seed, "sites": list(enrolled), "site": name,
             "identity": site["identity"], "address": address, "authority": signer.pem, "agreement": agreed,
             "versions": versions() | brought,
         }  # fmt: skip
-        write_private(invitation_of(folder, name), to_text(sign_invitation(invitation, signer)))
+        write_atomically(invitation_of(folder, name), to_text(sign_invitation(invitation, signer)), private=True)
     return folder
 
 
 def read_request(folder: Path, request: Path) -> PendingRequest:
     """Read a request and check everything that a machine can check."""
-    who, said = load_coordinator(folder), read_paper(request, REQUEST, "a request", "Ask the site to send it again.")
-    site, book = said["site"], who.sites.get(said["site"])
+    who, paper = load_coordinator(folder), read_paper(request, REQUEST, "a request", "Ask the site to send it again.")
+    site, book = paper["site"], who.sites.get(paper["site"])
     where, title = str(request), "the request was not approved"
-    if said["authority"] != who.authority_fingerprint or said["study"] != who.study.name:
-        what = f"it answers an invitation to another study ({said['study']!r}), not from this coordinator folder."
+    if paper["authority"] != who.authority_fingerprint or paper["study"] != who.study.name:
+        what = f"it answers an invitation to another study ({paper['study']!r}), not from this coordinator folder."
         raise VitrailError(title, [Problem(where, what, "Approve it where that invitation was made.")])
-    if book is None or said["identity"] != book["identity"]:
+    if book is None or paper["identity"] != book["identity"]:
         what, hint = f"the site {site!r} was not invited.", nearest(site, who.sites) + " Or: vitrail invite --site."
         raise VitrailError(title, [Problem(where, what, hint)])
     if book["removed"]:
         what = f"the site {site!r} was removed from the study for good."
         raise VitrailError(title, [Problem(where, what, "To let it in again, invite it under another name.")])
-    if (key := requested_key(said["csr"])) is None:
+    if (key := requested_key(paper["csr"])) is None:
         what = f"it holds no valid signing request with an RSA key of {BITS} bits or more."
         raise VitrailError(title, [Problem(where, what, "Ask the site to run `vitrail request` again.")])
     mark = fingerprint_key(key)
@@ -229,7 +228,7 @@ def read_request(folder: Path, request: Path) -> PendingRequest:
             raise VitrailError(title, [Problem(where, what, "Each site makes its own kit: nobody copies one.")])
     card = None
     if who.study.parties:
-        card = party_keys.check_card(said.get("card"), site, who.authority_fingerprint, key, where)
+        card = party_keys.check_card(paper.get("card"), site, who.authority_fingerprint, key, where)
     return PendingRequest(site, book["identity"], mark, key, card)
 
 
@@ -246,16 +245,17 @@ def approve(folder: Path, request: Path) -> Approval:
 
 def _write_approvals(who: Coordinator) -> None:
     """The book, and everybody's approval with the participants, or the parties' cards, as they are known now."""
-    sites, found, pem = who.sites, who.participants, StudyAuthority(who.folder).pem
-    roster = who.roster if found.missing else found.roster  # a run goes on with the list that was complete last
-    said = {"study": who.study.name, "address": who.address, "seed": who.seed, "sites": sites, "roster": roster}
-    write_private(who.folder / "coordinator.json", to_text({"format": PAPER_FORMAT, **said}))
+    sites, participants, pem = who.sites, who.participants, StudyAuthority(who.folder).pem
+    # a run goes on with the list that was complete last
+    roster = who.roster if participants.missing else participants.roster
+    content = {"study": who.study.name, "address": who.address, "seed": who.seed, "sites": sites, "roster": roster}
+    write_atomically(who.folder / "coordinator.json", to_text({"format": PAPER_FORMAT, **content}), private=True)
     given = {name: site["card"] for name, site in sites.items() if "card" in site and not site["removed"]}
-    more = {"cards": given} if who.study.parties else found._asdict()
+    more = {"cards": given} if who.study.parties else participants._asdict()
     for name, site in sites.items():
         if "certificate" in site and not site["removed"]:
             own = {"format": PAPER_FORMAT, "site": name, "certificate": site["certificate"], "authority": pem}
-            write_private(approval_of(who.folder, name), to_text(own | more))
+            write_atomically(approval_of(who.folder, name), to_text(own | more), private=True)
 
 
 def remove(folder: Path, site: str) -> None:
@@ -282,10 +282,10 @@ def load_coordinator(folder: Path) -> Coordinator:
 def request(invitation: Path, kit: Path | None = None, home: Path | None = None) -> EnrolmentRequest:
     """Make this site's key and a request for its certificate. Again, with a newer invitation: the key stays."""
     invitation = Path(invitation)
-    said = read_paper(invitation, INVITATION, "an invitation", "Ask the coordinator to send it again.")
-    authority = check_signature(said, invitation)
-    check_agreement(said, invitation)
-    name = site_folder(said["site"])
+    paper = read_paper(invitation, INVITATION, "an invitation", "Ask the coordinator to send it again.")
+    authority = check_signature(paper, invitation)
+    check_agreement(paper, invitation)
+    name = site_folder(paper["site"])
     kit = Path(kit or invitation.parent / f"{name}.kit").absolute()
     problems = []
     if kit.exists() and not (kit / "invitation.json").exists() and (not kit.is_dir() or any(kit.iterdir())):
@@ -296,7 +296,7 @@ def request(invitation: Path, kit: Path | None = None, home: Path | None = None)
         problems.append(Problem(str(kit), f"this site left the study with this kit on {when}.", hint))
     elif (kit / "invitation.json").exists():
         old = load_kit(kit)
-        if (old.site, old.authority_fingerprint) != (said["site"], authority):
+        if (old.site, old.authority_fingerprint) != (paper["site"], authority):
             what = f"it is the kit of {old.site!r} for the study {old.study.name!r} of another authority or site."
             problems.append(Problem(str(kit), what, "Choose another --kit."))
         elif home and home.absolute() != old.home:
@@ -311,37 +311,37 @@ def request(invitation: Path, kit: Path | None = None, home: Path | None = None)
     private_folder(kit)
     private_folder(home)
     key = own_key(kit / "key.pem")
-    write_private(kit / "home.txt", f"{home}\n")
-    write_private(kit / "invitation.json", to_text({k: said[k] for k in (*INVITATION, SIGNATURE)}))
-    csr = x509.CertificateSigningRequestBuilder().subject_name(x509_name(said["identity"])).sign(key, hashes.SHA256())
+    write_atomically(kit / "home.txt", f"{home}\n", private=True)
+    write_atomically(kit / "invitation.json", to_text({k: paper[k] for k in (*INVITATION, SIGNATURE)}), private=True)
+    csr = x509.CertificateSigningRequestBuilder().subject_name(x509_name(paper["identity"])).sign(key, hashes.SHA256())
     answer = {
-        "format": PAPER_FORMAT, "site": said["site"], "identity": said["identity"],
+        "format": PAPER_FORMAT, "site": paper["site"], "identity": paper["identity"],
         "csr": csr.public_bytes(Encoding.PEM).decode(), "study": load_kit(kit).study.name, "authority": authority,
     }  # fmt: skip
     if load_kit(kit).study.parties:
-        answer["card"] = party_keys.make_card(kit, said["site"], authority)
+        answer["card"] = party_keys.make_card(kit, paper["site"], authority)
     file = kit.parent / f"{name}.request"
-    write_private(file, to_text(answer))
+    write_atomically(file, to_text(answer), private=True)
     return EnrolmentRequest(kit, file, fingerprint_key(key.public_key()), authority)
 
 
 def accept(kit: Path, approval: Path) -> Kit:
     """Put the certificate into the kit, if it is for this kit's own key and from the authority that invited."""
     own, approval = load_kit(kit), Path(approval)
-    said = read_paper(approval, APPROVAL, "an approval", "Ask the coordinator to send it again.")
-    if said["site"] != own.site:
-        what = f"it is for {said['site']!r}, this is the kit of {own.site!r}."
+    paper = read_paper(approval, APPROVAL, "an approval", "Ask the coordinator to send it again.")
+    if paper["site"] != own.site:
+        what = f"it is for {paper['site']!r}, this is the kit of {own.site!r}."
         problem = Problem(str(approval), what, "Take the approval of this site.")
         raise VitrailError("the approval was not accepted", [problem])
-    check_certificate(own, said["certificate"], approval, "the approval was not accepted")
+    check_certificate(own, paper["certificate"], approval, "the approval was not accepted")
     if own.study.parties:
-        given = party_keys.read_cards(said.get("cards"), own.study.parties, own.authority, approval)
+        given = party_keys.read_cards(paper.get("cards"), own.study.parties, own.authority, approval)
         party_keys.check_own(given[own.site], own.folder, approval)
-        write_private(own.folder / party_keys.CARDS, to_text(given))
+        write_atomically(own.folder / party_keys.CARDS, to_text(given), private=True)
     else:
-        found = read_participants(said, own.site, own.fingerprint, str(approval))
-        write_private(own.folder / FILE, to_text(found._asdict()))
-    write_private(own.folder / "certificate.pem", said["certificate"])
+        participants = read_participants(paper, own.site, own.fingerprint, str(approval))
+        write_atomically(own.folder / FILE, to_text(participants._asdict()), private=True)
+    write_atomically(own.folder / "certificate.pem", paper["certificate"], private=True)
     return load_kit(kit)
 
 
@@ -365,13 +365,13 @@ def check_certificate(own: Kit, pem: str, where: Path, title: str) -> None:
 def load_kit(kit: Path) -> Kit:
     kit = Path(kit).absolute()
     file = kit / "invitation.json"
-    said = read_paper(file, INVITATION, "a site's kit", "Make one with `vitrail request INVITATION`.")
-    read_authority(said["authority"], file)
-    study, home = study_of(said, file), kit / "home.txt"
+    paper = read_paper(file, INVITATION, "a site's kit", "Make one with `vitrail request INVITATION`.")
+    read_authority(paper["authority"], file)
+    study, home = study_of(paper, file), kit / "home.txt"
     for path in (home, *([] if (kit / LEFT).exists() else [kit / "key.pem"])):
         if not path.exists():
             hint = "Restore it, or make a new kit with `vitrail request`."
             raise VitrailError("the kit is not whole", [Problem(str(path), "it is missing.", hint)])
     where, approved = Path(home.read_text(encoding="utf-8").rstrip("\n")), (kit / "certificate.pem").exists()
-    given = said["identity"], study, said["seed"], said["sites"], said["address"], where, approved, said
-    return Kit(kit, said["site"], *given, load_participants(kit))
+    given = paper["identity"], study, paper["seed"], paper["sites"], paper["address"], where, approved, paper
+    return Kit(kit, paper["site"], *given, load_participants(kit))

@@ -38,9 +38,9 @@ def participants_of(
     return Participants(roster, missing)
 
 
-def read_participants(said: Mapping[str, Any], site: str, fingerprint: str, where: str) -> Participants:
+def read_participants(approval: Mapping[str, Any], site: str, fingerprint: str, where: str) -> Participants:
     """Of an approval, or of what a kit keeps of it."""
-    roster, missing = said.get("roster"), said.get("missing")
+    roster, missing = approval.get("roster"), approval.get("missing")
     title, hint = "the list of participants was refused", "Ask the coordinator to send the approval again."
     if roster is None or missing is None:
         what = "it does not name the participants: it was written by a version of Vitrail before this one."
@@ -58,8 +58,8 @@ def read_participants(said: Mapping[str, Any], site: str, fingerprint: str, wher
 def load_participants(kit: Path) -> Participants:
     """As they came with the newest approval; none before."""
     try:
-        said = json.loads((kit / FILE).read_text(encoding="utf-8"))
-        return Participants(said["roster"], said["missing"])
+        content = json.loads((kit / FILE).read_text(encoding="utf-8"))
+        return Participants(content["roster"], content["missing"])
     except FileNotFoundError:
         return Participants({}, [])
     except (OSError, ValueError, KeyError, TypeError):
@@ -67,19 +67,19 @@ def load_participants(kit: Path) -> Participants:
         raise VitrailError("the kit is not whole", [Problem(str(kit / FILE), "it cannot be read.", hint)]) from None
 
 
-def complete(found: Participants, where: str) -> dict[str, str]:
+def complete(participants: Participants, where: str) -> dict[str, str]:
     """The roster, where nobody is missing."""
-    if found.missing or not found.roster:
-        who = several_names(found.missing)
-        what = f"{who} {'was' if len(found.missing) == 1 else 'were'} invited and not approved yet."
-        if not found.missing:
+    if participants.missing or not participants.roster:
+        who = several_names(participants.missing)
+        what = f"{who} {'was' if len(participants.missing) == 1 else 'were'} invited and not approved yet."
+        if not participants.missing:
             what = "its approval names no participants: it is of a version of Vitrail before this one."
         hint = (
             "What you accept names all participants and their keys. When all are approved, the coordinator sends every "
             "site its approval again: vitrail join KIT --approval FILE."
         )
         raise VitrailError("the list of participants is not complete", [Problem(where, what, hint)])
-    return found.roster
+    return participants.roster
 
 
 def several_names(names: Sequence[str]) -> str:
@@ -100,7 +100,7 @@ def are_missing(names: Sequence[str], what: str = "missing") -> str:
     return f"{several_names(names)} {'is' if len(names) == 1 else 'are'} {what}"
 
 
-def _is_roster(said: Any) -> bool:
-    return isinstance(said, dict) and all(
-        isinstance(mark, str) and re.fullmatch(r"[0-9a-f]{4}( [0-9a-f]{4}){7}", mark) for mark in said.values()
+def _is_roster(roster: Any) -> bool:
+    return isinstance(roster, dict) and all(
+        isinstance(mark, str) and re.fullmatch(r"[0-9a-f]{4}( [0-9a-f]{4}){7}", mark) for mark in roster.values()
     )

@@ -57,8 +57,8 @@ def check_card(card: Any, site: str, authority: str, signer: Any, where: str) ->
             raise ValueError
         if len(bytes.fromhex(card["key"])) != 32 or not isinstance(signer, rsa.RSAPublicKey):
             raise ValueError
-        told = bytes.fromhex(card["signature"])
-        signer.verify(told, _text(site, card["key"], authority), padding.PKCS1v15(), hashes.SHA256())
+        signature = bytes.fromhex(card["signature"])
+        signer.verify(signature, _text(site, card["key"], authority), padding.PKCS1v15(), hashes.SHA256())
     except (InvalidSignature, KeyError, TypeError, ValueError):
         what = f"the key for letters to {site!r} is not signed by the key with which {site!r} enrolled."
         hint = "Somebody put another in its place, or the file is damaged: call that party, then the coordinator."
@@ -66,26 +66,28 @@ def check_card(card: Any, site: str, authority: str, signer: Any, where: str) ->
     return {k: card[k] for k in (*CARD, "certificate") if k in card}
 
 
-def read_cards(said: Any, parties: Mapping[str, Any], authority: Certificate, where: Path) -> dict[str, dict[str, str]]:
+def read_cards(
+    words: Any, parties: Mapping[str, Any], authority: Certificate, where: Path
+) -> dict[str, dict[str, str]]:
     """Of all parties, each with a certificate from this authority."""
     mark = fingerprint_key(authority.public_key())
-    given = said if isinstance(said, dict) else {}
+    given = words if isinstance(words, dict) else {}
     if missing := [party for party in parties if party not in given]:
         what = f"it was written before {' and '.join(missing)} asked to take part."
         hint = "Ask the coordinator for the newer approval, which it writes when all parties are approved."
         raise VitrailError("not all parties are there yet", [Problem(str(where), what, hint)])
-    found = {}
+    cards = {}
     for party in parties:
         pem = given[party].get("certificate") if isinstance(given[party], dict) else None
         signed = read_certificate(pem if isinstance(pem, str) else "", where)
         if not is_issued(signed, authority) or signed.subject != x509_name(identity_of(party), "site"):
             what, hint = f"the certificate of {party!r} is not from this study's authority.", "Ask for it again."
             raise VitrailError(WRONG, [Problem(str(where), what, hint)])
-        found[party] = check_card(given[party], party, mark, signed.public_key(), str(where))
-    if len({card["key"] for card in found.values()}) < len(found):
+        cards[party] = check_card(given[party], party, mark, signed.public_key(), str(where))
+    if len({card["key"] for card in cards.values()}) < len(cards):
         what, hint = "two parties have the same key.", "Each makes its own kit: nobody copies one."
         raise VitrailError(WRONG, [Problem(str(where), what, hint)])
-    return found
+    return cards
 
 
 def check_own(card: Mapping[str, str], kit: Path, where: Path) -> None:

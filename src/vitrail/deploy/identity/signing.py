@@ -50,22 +50,22 @@ class Signer:
         return sign_text(self.key, what_for, text)
 
 
-def signed_text(told: dict[str, Any], before: str) -> bytes:
+def signed_text(content: dict[str, Any], before: str) -> bytes:
     """What is signed of a line that follows the one with that hash."""
-    return json.dumps({k: v for k, v in told.items() if k not in (SIGNED, BEFORE)} | {BEFORE: before}).encode()
+    return json.dumps({k: v for k, v in content.items() if k not in (SIGNED, BEFORE)} | {BEFORE: before}).encode()
 
 
 def sign_run(path: Path, pen: Signer) -> None:
     """The coordinator's signature under all that the log of a run says."""
     text = (path / LOG).read_bytes()
     line, mark = text.count(b"\n"), last_digest(text)
-    told = {"line": line, "mark": mark, "time": now(), "certificate": pen.certificate, "authority": pen.authority}
-    write_atomically(path / SIGNATURE, json.dumps({**told, SIGNED: pen.sign(RUN, _run_text(line, mark))}, indent=1))
+    signed = {"line": line, "mark": mark, "time": now(), "certificate": pen.certificate, "authority": pen.authority}
+    write_atomically(path / SIGNATURE, json.dumps({**signed, SIGNED: pen.sign(RUN, _run_text(line, mark))}, indent=1))
 
 
 def _run_text(line: int, mark: str) -> bytes:
     return f"{line} {mark}".encode()
 
 
-def signs_run(certificate: x509.Certificate, told: dict[str, Any]) -> bool:
-    return is_signed(certificate, RUN, _run_text(told["line"], told["mark"]), told.get(SIGNED))
+def signs_run(certificate: x509.Certificate, statement: dict[str, Any]) -> bool:
+    return is_signed(certificate, RUN, _run_text(statement["line"], statement["mark"]), statement.get(SIGNED))

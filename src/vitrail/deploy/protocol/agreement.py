@@ -78,18 +78,18 @@ class Agreement:
         second server is among them where there is one."""
         roster = {} if isinstance(participants, int) else dict(participants)
         sites = (len(roster) or int(participants)) - bool(study.protect.second)  # type: ignore[arg-type]
-        found = cls(study, study.seeds[0] if seed is None else seed, sites, roster)
-        if found.method.catalogue.pools_rows:
-            what = f"{found.method.catalogue.title} takes every site's {study.row_word}s to one place."
+        agreement = cls(study, study.seeds[0] if seed is None else seed, sites, roster)
+        if agreement.method.catalogue.pools_rows:
+            what = f"{agreement.method.catalogue.title} takes every site's {study.row_word}s to one place."
             raise VitrailError("this does not leave a house", [Problem("method", what, "Use another method.")])
         here = {k: v for k, v in study.protect if v != getattr(Protect(), k) and k not in FAR}
         if here:
             what, hint = "this guard works in simulation so far, and not between machines.", "Take it out of the study."
             raise VitrailError("this cannot be promised", [Problem(f"protect.{k}", what, hint) for k in here])
         two.check_second(study)
-        check_protection(found.plan, dict.fromkeys(map(str, range(sites)), 1 << 62))
-        found._check_judging()
-        return found
+        check_protection(agreement.plan, dict.fromkeys(map(str, range(sites)), 1 << 62))
+        agreement._check_judging()
+        return agreement
 
     def _check_judging(self) -> None:
         """What sites report of how models do on their rows leaves exactly only under masks, where a sum is enough."""
@@ -182,21 +182,21 @@ class Agreement:
         lines.append(WireEntry("scores", "from site", *about, words=f"at the end: {USED}"))
         lines += self.plan.later_wire()
         lines += model_digests.digest_lines(self)
-        told, lines = self.others.items(), lines + score_plan.settling_lines(self)
+        layers, lines = self.others.items(), lines + score_plan.settling_lines(self)
         return lines + [
-            WireEntry("finish", "to site", name, s, _kind(t), 8 * math.prod(s), 1, "each") for name, (s, t) in told
+            WireEntry("finish", "to site", name, s, _kind(t), 8 * math.prod(s), 1, "each") for name, (s, t) in layers
         ]
 
     @cached_property
     def hash(self) -> str:
-        said: dict[str, Any] = {"format": FORMAT, "study": self.study.to_toml(), "seed": self.seed, "sites": self.sites}
+        body: dict[str, Any] = {"format": FORMAT, "study": self.study.to_toml(), "seed": self.seed, "sites": self.sites}
         if self.origin:  # whoever brought the method can change what it does
-            said["method"] = self.origin
+            body["method"] = self.origin
         if self.weights:
-            said["weights"] = self.weights
+            body["weights"] = self.weights
         if self.roster:
-            said["participants"] = dict(self.roster)
-        text = json.dumps({**said, "wire": [list(line) for line in self.lines]}, sort_keys=True)
+            body["participants"] = dict(self.roster)
+        text = json.dumps({**body, "wire": [list(line) for line in self.lines]}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
     @property
@@ -215,9 +215,9 @@ class Agreement:
 
     def settling(self, s: int, place: int) -> Spec:
         """What settles a model and is not in the word of that exchange: sent with it where scores are asked for."""
-        ex, told, last = self.stages[s].stage.last, self.contracts[s][place].down, self.contracts[s][-1].down
+        ex, declared, last = self.stages[s].stage.last, self.contracts[s][place].down, self.contracts[s][-1].down
         needed = {k: v for k, v in last.items() if not ex.wire.final_fields or k.split("/")[0] in ex.wire.final_fields}
-        return {f"{LAST}/{k}": v for k, v in needed.items() if told.get(k) != v}
+        return {f"{LAST}/{k}": v for k, v in needed.items() if declared.get(k) != v}
 
     def question(self, kind: str, words: dict[str, Any]) -> MessageSchema:
         """What a site may be asked."""
@@ -276,19 +276,24 @@ class Agreement:
     @cached_property
     def longest(self) -> int:
         """Bytes that no question is longer than."""
-        told = [c.down | self.settling(s, i) for s, stage in enumerate(self.contracts) for i, c in enumerate(stage)]
+        downs = [c.down | self.settling(s, i) for s, stage in enumerate(self.contracts) for i, c in enumerate(stage)]
         legs = [self.question("screen", {"leg": leg}).tensors for leg in LEGS if self.parts]
-        sent = [self.others | model_digests.lists_spec(self), *told, *legs, dict.fromkeys(("mean", "sd"), self.numbers)]
+        sent = [
+            self.others | model_digests.lists_spec(self),
+            *downs,
+            *legs,
+            dict.fromkeys(("mean", "sd"), self.numbers),
+        ]
         return MOST_WORDS + max(sum(math.prod(s) * t.itemsize for s, t in spec.values()) for spec in sent)
 
     @cached_property
     def longest_answer(self) -> int:
         """Bytes that no answer is longer than; twice the reports', which may leave as wider numbers."""
-        said = [c.up for stage in self.contracts for c in stage]
-        said += [self.answer("screen", {"leg": leg}).tensors for leg in LEGS if self.parts]
-        said += two.longest(self)
-        said += [self.answer(kind, {"step": 1}).tensors for kind in ("standardise", "prepare")]
-        return 2 * MOST_WORDS + 2 * max(sum(math.prod(s) * t.itemsize for s, t in spec.values()) for spec in said)
+        answers = [c.up for stage in self.contracts for c in stage]
+        answers += [self.answer("screen", {"leg": leg}).tensors for leg in LEGS if self.parts]
+        answers += two.longest(self)
+        answers += [self.answer(kind, {"step": 1}).tensors for kind in ("standardise", "prepare")]
+        return 2 * MOST_WORDS + 2 * max(sum(math.prod(s) * t.itemsize for s, t in spec.values()) for spec in answers)
 
     def answer(self, kind: str, words: dict[str, Any]) -> MessageSchema:
         """What a site may say to that question."""
@@ -305,10 +310,10 @@ class Agreement:
             if kind == "settle" and s + 1 == len(self.stages):
                 up |= {FOOTPRINT: ((3,), torch.float64), **model_digests.list_spec(self)}
             halves = kind == "round" and contract.read == two.READ
-            said = two.SAID if halves else secure_sum.SIGNED if kind == "round" and self.masked(s, place) else {}
+            letter = two.SAID if halves else secure_sum.SIGNED if kind == "round" and self.masked(s, place) else {}
             signed = model_digests.SIGNED if model_digests.DIGESTS in up else {}
             return MessageSchema(
-                {**WHERE, **said, **signed},
+                {**WHERE, **letter, **signed},
                 up,
                 self.stages[s].stage.exchanges[place].wire.may_be_nan | {"scores", FOOTPRINT},
             )
@@ -364,8 +369,8 @@ class Agreement:
         asked: dict[str, Any] = {**RUN, "leg": str}
         if leg == "total":
             summed = {p.name: p.shape for p in self.parts if p.total} | {ZERO: (ZEROS,)}
-            said: Spec = {k: (shape, torch.int64) for k, shape in summed.items()}
-            return MessageSchema({**asked, "offers": dict}, {}), MessageSchema({}, said)
+            masked: Spec = {k: (shape, torch.int64) for k, shape in summed.items()}
+            return MessageSchema({**asked, "offers": dict}, {}), MessageSchema({}, masked)
         down, up = (
             {p.name: (p.shape, torch.float64) for p in self.parts if (p.leg, p.direction, p.total) == (leg, way, False)}
             for way in ("to site", "from site")
@@ -390,8 +395,8 @@ class Agreement:
     @cached_property
     def others(self) -> Spec:
         """At the end: the mean of the private layers that the others published."""
-        told = [f for t in self.stages for turn in t.turns for f in turn.facts.values() if f.means in ENDS]
-        return {f"others/{ENDS[f.means]}": ((f.value[0].numel(),), torch.float64) for f in told}
+        facts = [f for t in self.stages for turn in t.turns for f in turn.facts.values() if f.means in ENDS]
+        return {f"others/{ENDS[f.means]}": ((f.value[0].numel(),), torch.float64) for f in facts}
 
 
 def _kind(dtype: torch.dtype) -> str:

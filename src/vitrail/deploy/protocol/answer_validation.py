@@ -29,30 +29,30 @@ BOUNDS = {  # what a metric can be; one that is not here is only no larger than 
 }
 
 
-def implausible_answer(agreed: Agreement, asked: Message, said: Message) -> str | None:
+def implausible_answer(agreed: Agreement, asked: Message, answer: Message) -> str | None:
     """Why an answer of the right form cannot be true, in words; None if it can."""
-    told, out = said.tensors, list[str]()
-    if "scores" in told and asked.kind in ("round", "settle"):
+    tensors, out = answer.tensors, list[str]()
+    if "scores" in tensors and asked.kind in ("round", "settle"):
         asked_for = agreed.scored(asked.words["score"])
-        out += _scores([metric for _, metric in asked_for], told["scores"])
-        numbers = zip(asked_for, told["scores"].tolist(), strict=True)
+        out += _scores([metric for _, metric in asked_for], tensors["scores"])
+        numbers = zip(asked_for, tensors["scores"].tolist(), strict=True)
         out += _by_risk({metric: number for (split, metric), number in numbers if split == AT_BEDSIDE})
     if asked.kind == "prepare":
-        out += _scores(list(baseline_metrics(agreed.study)), told["chance"])
-        out += _between("rows", told["rows"], 0, MOST_ROWS)
-        out += ["rows: there are none to train on"] if int(told["rows"][0]) < 1 else []
+        out += _scores(list(baseline_metrics(agreed.study)), tensors["chance"])
+        out += _between("rows", tensors["rows"], 0, MOST_ROWS)
+        out += ["rows: there are none to train on"] if int(tensors["rows"][0]) < 1 else []
         if agreed.study.target.levels:
-            out += _between("target", told["target"], 0.0, 1.0)
-            out += ["target: shares do not add up to 1"] if abs(float(told["target"].sum()) - 1) > 1e-6 else []
+            out += _between("target", tensors["target"], 0.0, 1.0)
+            out += ["target: shares do not add up to 1"] if abs(float(tensors["target"].sum()) - 1) > 1e-6 else []
         else:
             timed = agreed.study.target.kind == "time"  # a share; else a mean
-            out += _between("target", told["target"], *((0.0, 1.0) if timed else (-FAR, FAR)))
-        out += [f"{name}: no short text" for name, word in said.words.items() if not _short(word)]
+            out += _between("target", tensors["target"], *((0.0, 1.0) if timed else (-FAR, FAR)))
+        out += [f"{name}: no short text" for name, word in answer.words.items() if not _short(word)]
     elif asked.kind == "standardise" and "leg" not in asked.words:
-        out += _between("rows", told["rows"], 0, MOST_ROWS)
-        out += _between("total", told["total"], 0 if asked.words["step"] == 2 else -FAR, FAR)
-    elif asked.kind == "finish" and said.words.get(VERDICT):
-        out += [what] if (what := cannot_be(agreed.study, said.words[VERDICT])) else []
+        out += _between("rows", tensors["rows"], 0, MOST_ROWS)
+        out += _between("total", tensors["total"], 0 if asked.words["step"] == 2 else -FAR, FAR)
+    elif asked.kind == "finish" and answer.words.get(VERDICT):
+        out += [what] if (what := cannot_be(agreed.study, answer.words[VERDICT])) else []
     return "; ".join(out) or None
 
 
@@ -65,21 +65,21 @@ def _scores(metrics: list[str], numbers: Tensor) -> list[str]:
     return out
 
 
-def _by_risk(said: dict[str, float]) -> list[str]:
+def _by_risk(scores: dict[str, float]) -> list[str]:
     """Held-out rows by risk: groups that rows can make, and none of few."""
-    if all(math.isnan(number) for number in said.values()):
+    if all(math.isnan(number) for number in scores.values()):
         return []
-    found = read_counts(said)
-    if found is None or (found.rows < FEWEST).any():
+    counts = read_counts(scores)
+    if counts is None or (counts.rows < FEWEST).any():
         return [f"held-out rows by risk: expected groups of {FEWEST} rows or more, with no more events than rows"]
     return []
 
 
 def _between(name: str, tensor: Tensor, low: float, high: float) -> list[str]:
-    known = tensor[~tensor.isnan()] if tensor.is_floating_point() else tensor
-    if not known.numel() or (bool((known >= low).all()) and bool((known <= high).all())):
+    numbers = tensor[~tensor.isnan()] if tensor.is_floating_point() else tensor
+    if not numbers.numel() or (bool((numbers >= low).all()) and bool((numbers <= high).all())):
         return []
-    bad = known[(known < low) | (known > high)].flatten()[0]
+    bad = numbers[(numbers < low) | (numbers > high)].flatten()[0]
     return [f"{name}: expected numbers from {low:g} to {high:g}, got {float(bad):.3g}"]
 
 

@@ -13,17 +13,17 @@ from vitrail.study.model import Study
 def read_findings(study: Study, words: dict[str, Any], site: str = "") -> list[Finding]:
     """As the words of that message say them."""
     try:
-        told = [Finding(site, *said) for said in words["findings"]]
-        known = {*study.features, LABEL}
-        for found in told:
-            well = found.feature in known and found.kind in CAUSES and isinstance(found.wrong, bool)
-            well = well and isinstance(found.text, str) and found.text.isprintable()
-            well = well and isinstance(found.strength, float) and math.isfinite(found.strength)
-            if not well or not is_plain_data(found.numbers):
+        findings = [Finding(site, *fields) for fields in words["findings"]]
+        features = {*study.features, LABEL}
+        for finding in findings:
+            well = finding.feature in features and finding.kind in CAUSES and isinstance(finding.wrong, bool)
+            well = well and isinstance(finding.text, str) and finding.text.isprintable()
+            well = well and isinstance(finding.strength, float) and math.isfinite(finding.strength)
+            if not well or not is_plain_data(finding.numbers):
                 raise ValueError
     except (KeyError, TypeError, ValueError):
         raise no_such("findings", words.get("findings")) from None
-    return told
+    return findings
 
 
 def is_plain_data(numbers: Any) -> bool:

@@ -25,8 +25,8 @@ class Message(NamedTuple):
     tensors: dict[str, Tensor] = {}  # noqa: RUF012  never written to
 
     def pack(self) -> bytes:
-        told = {KEY: json.dumps({"kind": self.kind, "words": self.words})}
-        return safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in self.tensors.items()}, told)
+        metadata = {KEY: json.dumps({"kind": self.kind, "words": self.words})}
+        return safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in self.tensors.items()}, metadata)
 
 
 class MessageSchema(NamedTuple):
@@ -43,8 +43,8 @@ def unpack(data: bytes) -> Message:
         size = int.from_bytes(data[:8], "little")
         if size > MOST_WORDS:
             raise ValueError("its header is too long")
-        said = json.loads(json.loads(data[8 : 8 + size])["__metadata__"][KEY])
-        kind, words = said["kind"], said["words"]
+        content = json.loads(json.loads(data[8 : 8 + size])["__metadata__"][KEY])
+        kind, words = content["kind"], content["words"]
         if not isinstance(kind, str) or not isinstance(words, dict):
             raise ValueError("its header is not ours")
         return Message(kind, words, safetensors.torch.load(data))
@@ -79,9 +79,9 @@ def check_form(message: Message, form: MessageSchema, where: str) -> None:
         raise MessageRefused(problems=problems)
 
 
-def no_such(word: str, said: Any) -> MessageRefused:
+def no_such(word: str, given: Any) -> MessageRefused:
     """Of a question about what was never agreed on."""
-    return MessageRefused(word, f"there is none {str(said)[:40]!r}.")
+    return MessageRefused(word, f"there is none {str(given)[:40]!r}.")
 
 
 WHERE = {"stage": int, "round": int, "place": int}  # place: of the exchange in its stage
@@ -102,6 +102,6 @@ QUESTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def stacked(told: dict[str, Tensor]) -> dict[str, Tensor]:
+def stacked(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Over this one site."""
-    return {k: v[None] for k, v in told.items()}
+    return {k: v[None] for k, v in tensors.items()}

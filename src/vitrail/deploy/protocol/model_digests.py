@@ -24,7 +24,7 @@ from torch import Tensor
 from vitrail.deploy.protocol.message import MOST_WORDS
 from vitrail.deploy.protocol.score_plan import planned
 from vitrail.engine.contract import Spec, WireEntry
-from vitrail.storage.atomic_files import write_atomically
+from vitrail.storage.journal import DecisionRecord
 
 if TYPE_CHECKING:
     from vitrail.deploy.protocol.agreement import Agreement
@@ -102,17 +102,15 @@ class SignedDigestLists:
     """The coordinator's, in a run's folder. It can neither write nor change one: it has no site's key."""
 
     def __init__(self, agreed: Agreement, path: Path) -> None:
-        self.agreed, self.place = agreed, path / FILE
-        self.known: dict[str, dict[str, str]] = json.loads(self.place.read_text()) if self.place.exists() else {}
+        self.agreed, self.record = agreed, DecisionRecord(path / FILE)
 
     def take(self, site: str, words: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """From a site's answer, where it holds one that is signed."""
         if DIGESTS not in tensors or not words.get("signed"):
             return
-        told = {DIGESTS: tensors[DIGESTS].numpy().tobytes().hex(), **{k: str(words[k]) for k in SIGNED}}
-        if self.known.get(site) != told:
-            self.known[site] = told
-            write_atomically(self.place, json.dumps(self.known))
+        signed = {DIGESTS: tensors[DIGESTS].numpy().tobytes().hex(), **{k: str(words[k]) for k in SIGNED}}
+        if self.record.read().get(site) != signed:
+            self.record.update({site: signed})
 
     def closing_lists(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """What every site is told of them, in words and numbers; lists for which there is no room are left out, and
@@ -120,14 +118,14 @@ class SignedDigestLists:
         spec = lists_spec(self.agreed)
         if not spec:
             return {}, {}
-        lists, room = dict[str, dict[str, str]](), MOST_LISTS
-        for name in sorted(self.known):
-            signed = {k: self.known[name][k] for k in SIGNED}
+        known_lists, lists, room = self.record.read(), dict[str, dict[str, str]](), MOST_LISTS
+        for name in sorted(known_lists):
+            signed = {k: known_lists[name][k] for k in SIGNED}
             room -= len(json.dumps({name: signed}))
             if room >= 0:
                 lists[name] = signed
-        told = torch.zeros(spec[DIGESTS][0], dtype=torch.uint8)
+        digests = torch.zeros(spec[DIGESTS][0], dtype=torch.uint8)
         for i, name in enumerate(lists):
-            raw = bytearray(bytes.fromhex(self.known[name][DIGESTS]))
-            told[i] = torch.frombuffer(raw, dtype=torch.uint8).view(told[i].shape)
-        return {LISTS: lists}, {DIGESTS: told}
+            raw = bytearray(bytes.fromhex(known_lists[name][DIGESTS]))
+            digests[i] = torch.frombuffer(raw, dtype=torch.uint8).view(digests[i].shape)
+        return {LISTS: lists}, {DIGESTS: digests}

@@ -85,8 +85,8 @@ def load_model(kit: Kit, run: str | None = None) -> SiteModel:
     models = kit.home.glob("*/model.safetensors")
     ended = {p.parent.name: p for p in models if re.fullmatch(r"[0-9a-f]{16}", p.parent.name)}
     if run is not None and run not in ended:
-        known = f"Runs with a model: {', '.join(sorted(ended))}." if ended else "No run has ended here yet."
-        raise VitrailError("there is no model", [Problem(f"run {run}", f"{kit.home} has no model of it.", known)])
+        available = f"Runs with a model: {', '.join(sorted(ended))}." if ended else "No run has ended here yet."
+        raise VitrailError("there is no model", [Problem(f"run {run}", f"{kit.home} has no model of it.", available)])
     if not ended:
         what = "no run has ended here yet, so that there is no model of this site."
         hint = f"Take part first: vitrail join {kit.folder} --data FILE. The model is written after the last round."
@@ -101,7 +101,7 @@ def load_model(kit: Kit, run: str | None = None) -> SiteModel:
         raise VitrailError("the model does not fit", [Problem(str(place), what, hint)])
     mine = Model(study, method, kit.seed, model, Encoder.of(study, scale))
     seen = place.with_name(ROWS)
-    verdict = json.loads(found.read_text()) if (found := place.with_name(FOUND)).exists() else None
+    verdict = json.loads(verdict_file.read_text()) if (verdict_file := place.with_name(FOUND)).exists() else None
     own = SiteModel(kit.site, run, mine, rows=seen.read_text().strip() if seen.exists() else None, verdict=verdict)
     if (last := place.with_name(FINAL)).exists():
         encoder = Encoder.of(study, json.loads(place.with_name(FINAL_ENCODER).read_text(encoding="utf-8")))
@@ -114,11 +114,10 @@ def _told(mine: SiteModel, agreed: Agreement, place: Path) -> SiteModel:
     if not place.exists():
         return mine
     with safe_open(place, "pt") as file:
-        said = json.loads(file.metadata()["told"])
+        briefing = json.loads(file.metadata()["told"])
     layers = {k.removeprefix("others/"): v for k, v in load_file(place).items()}
-    return replace(
-        mine, behind=SiteBriefing(agreed.findings(said, mine.site), layers, said["others"]), rows=said["fingerprint"]
-    )
+    behind = SiteBriefing(agreed.findings(briefing, mine.site), layers, briefing["others"])
+    return replace(mine, behind=behind, rows=briefing["fingerprint"])
 
 
 def leave(folder: Path, home: Path) -> None:

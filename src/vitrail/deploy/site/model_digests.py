@@ -7,7 +7,6 @@ found is said here and stands in the outbox, where `vitrail verify` finds it.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,7 @@ from vitrail.deploy.identity.site_identity import SiteIdentity
 from vitrail.deploy.protocol.agreement import Agreement
 from vitrail.deploy.protocol.message import Message, no_such
 from vitrail.deploy.protocol.model_digests import DIGESTS, LISTS, SIGNED, ScoringPoint, list_spec, points, signed_text
-from vitrail.deploy.site.scores import CLOSED, SCORED, model_digest
-from vitrail.storage.atomic_files import write_atomically
+from vitrail.deploy.site.scores import CLOSED, NOTHING_SCORED, model_digest, scored_record
 
 ENDS = "ends"  # in scored.json: digests of the words that ended stages
 Digests = Mapping[ScoringPoint, str]  # of the models that a site scored, as text
@@ -36,7 +34,7 @@ class SiteDigests:
     def __init__(
         self, site: str, agreed: Agreement, home: Path, proof: SiteIdentity | None, notices: list[str]
     ) -> None:
-        self.site, self.agreed, self.run, self.place = site, agreed, home.name, home / SCORED
+        self.site, self.agreed, self.run, self.record = site, agreed, home.name, scored_record(home)
         self.proof, self.notices = proof, notices
 
     def note_stage_end(self, s: int, r: int, word: Mapping[str, Tensor]) -> None:
@@ -45,20 +43,17 @@ class SiteDigests:
         point = ScoringPoint("settle", s, r)
         if point not in points(self.agreed):
             return
-        memory, mark = self._memory(), model_digest(word)
-        known = memory.setdefault(ENDS, {}).setdefault(str(point), [])
-        if mark not in known:
-            known.append(mark)
-            write_atomically(self.place, json.dumps(memory))
+        ends, digest = self.record.read().get(ENDS, {}), model_digest(word)
+        digests = ends.get(str(point), [])
+        if digest not in digests:
+            self.record.update({ENDS: ends | {str(point): [*digests, digest]}})
 
     def signed(self, s: int) -> tuple[dict[str, str], dict[str, Tensor]]:
         """What goes with the answer to the word that ends stage s: words and digests, after the last one alone."""
         spec = list_spec(self.agreed) if s + 1 == len(self.agreed.stages) else {}
         if not spec:
             return {}, {}
-        memory = self._memory()
-        if not memory.get(CLOSED):
-            write_atomically(self.place, json.dumps(memory | {CLOSED: True}))
+        self.record.once(CLOSED, lambda: True)
         own, digests = self._own(), torch.zeros(spec[DIGESTS][0], dtype=torch.uint8)
         for i, point in enumerate(points(self.agreed)):
             if point in own:
@@ -73,17 +68,17 @@ class SiteDigests:
         """The lists that came with the last word, with this site's own and with each other."""
         if LISTS not in asked.words or self.proof is None:
             return
-        known: dict[str, Digests] = {self.site: self._own()}
+        lists: dict[str, Digests] = {self.site: self._own()}
         others = sorted(n for n in self.proof.roster if n not in (self.site, self.agreed.study.protect.second))
         given = asked.words[LISTS]
         if not isinstance(given, dict) or len(given) > self.agreed.sites:
             raise no_such(LISTS, type(given).__name__)
         for row, name in enumerate(sorted(given)):
             if name != self.site and (digests := self._checked(name, given[name], asked.tensors[DIGESTS][row])):
-                known[name] = digests[0]
-        differing = [text for point in points(self.agreed) if (text := self._difference(point, known))]
+                lists[name] = digests[0]
+        differing = [text for point in points(self.agreed) if (text := self._difference(point, lists))]
         self.notices += [Notice(text, DIFFER) for text in differing]
-        self.notices.append(Notice(self._summary(known, others, bool(differing)), COMPARED))
+        self.notices.append(Notice(self._summary(lists, others, bool(differing)), COMPARED))
 
     def _checked(self, name: str, signed: Any, digests: Tensor) -> tuple[Digests] | None:
         """The digests that another site signed; None where it did not sign these, which is said."""
@@ -102,27 +97,27 @@ class SiteDigests:
         rows = zip(points(self.agreed), digests, strict=True)
         return ({point: row.numpy().tobytes().hex() for point, row in rows if bool(row.any())},)
 
-    def _difference(self, point: ScoringPoint, known: Mapping[str, Digests]) -> str:
+    def _difference(self, point: ScoringPoint, lists: Mapping[str, Digests]) -> str:
         """In words, where sites scored different models at one point; "" where they did not."""
-        found = dict[str, list[str]]()
-        for name, digests in sorted(known.items()):
+        by_digest = dict[str, list[str]]()
+        for name, digests in sorted(lists.items()):
             if point in digests:
-                found.setdefault(digests[point], []).append(name)
-        if len(found) < 2:
+                by_digest.setdefault(digests[point], []).append(name)
+        if len(by_digest) < 2:
             return ""
-        said = "; ".join(
-            f"{self._names(names)} had {mark[:12]}" for mark, names in sorted(found.items(), key=lambda x: x[1])
+        sites = "; ".join(
+            f"{self._names(names)} had {mark[:12]}" for mark, names in sorted(by_digest.items(), key=lambda x: x[1])
         )
         return (
-            f"MODELS DIFFER, {self._where(point)}: {said}. All sites should have been sent the same model. A "
+            f"MODELS DIFFER, {self._where(point)}: {sites}. All sites should have been sent the same model. A "
             "coordinator can make a model for one site that tells by its score whether a person is among the patients "
             "there. Call these sites and ask what they scored (scored.json), before you trust this run."
         )
 
-    def _summary(self, known: Mapping[str, Digests], others: Sequence[str], differ: bool) -> str:
-        there, missing = [n for n in others if n in known], [n for n in others if n not in known]
-        own = known[self.site]
-        alone = [point for point in own if not any(point in known[name] for name in there)]
+    def _summary(self, lists: Mapping[str, Digests], others: Sequence[str], differ: bool) -> str:
+        there, missing = [n for n in others if n in lists], [n for n in others if n not in lists]
+        own = lists[self.site]
+        alone = [point for point in own if not any(point in lists[name] for name in there)]
         out = [f"Models that were scored, run {self.run}:"]
         if there and not differ:
             count = several(len(own), "model")
@@ -140,15 +135,11 @@ class SiteDigests:
         return " ".join(out)
 
     def _own(self) -> Digests:
-        memory = self._memory()
-        known = {where: model["mark"] for where, model in memory["models"].items() if where.startswith("round")}
-        for where, marks in memory.get(ENDS, {}).items():
-            known[where] = marks[0] if len(marks) == 1 else hashlib.sha256("".join(marks).encode()).hexdigest()[:32]
-        return {point: known[str(point)] for point in points(self.agreed) if str(point) in known}
-
-    def _memory(self) -> dict[str, Any]:
-        memory: dict[str, Any] = {"models": {}, "refused": 0}
-        return json.loads(self.place.read_text()) if self.place.exists() else memory
+        record = NOTHING_SCORED | self.record.read()
+        by_place = {where: model["mark"] for where, model in record["models"].items() if where.startswith("round")}
+        for where, marks in record.get(ENDS, {}).items():
+            by_place[where] = marks[0] if len(marks) == 1 else hashlib.sha256("".join(marks).encode()).hexdigest()[:32]
+        return {point: by_place[str(point)] for point in points(self.agreed) if str(point) in by_place}
 
     def _names(self, names: Sequence[str]) -> str:
         return several_names([f"{n} (this site)" if n == self.site else n for n in names])

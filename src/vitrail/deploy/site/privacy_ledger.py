@@ -35,7 +35,8 @@ from vitrail.deploy.protocol.run_log import RunLog
 from vitrail.deploy.site.private_randomness import draws_of
 from vitrail.privacy.budget import epsilon_of
 from vitrail.runs.protection.budget import row_loss
-from vitrail.storage.atomic_files import append, hold, private_folder, write_atomically
+from vitrail.storage.atomic_files import append, hold, private_folder, whole_lines, write_atomically
+from vitrail.storage.journal import write_once
 
 PLACE, LEDGER, KEY, LOCK = "VITRAIL_LEDGER", "ledger.jsonl", "ledger.key", "ledger.lock"
 LIMIT = "most_epsilon.json"  # in a site's home: what somebody there set
@@ -104,10 +105,10 @@ class PrivacyLedger:
 
     def check(self, run: str | None = None) -> None:
         """Refuse a run that would exceed what was set, unless it began before."""
-        known = {entry.mark for entry in self.entries()}
+        counted = {entry.mark for entry in self.entries()}
         names = [run] if run else RunLog(self.home).open
         standing = self.standing(run)
-        if standing.exceeds and not any(self._mark(name) in known for name in names):
+        if standing.exceeds and not any(self._mark(name) in counted for name in names):
             comes_to = epsilon_of(standing.spent + standing.loss, standing.delta)
             what = f"with one run of this study it would come to epsilon {comes_to:.3g} for a removed row, and at most "
             what += f"{self.most:.3g} was set here (delta {standing.delta:g})."
@@ -127,12 +128,10 @@ class PrivacyLedger:
             when = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
             about = mark, self.agreement.study.name, run, when, self.loss, self.delta, self.file, self.content
             entry = BudgetEntry(*about, self.rows, self.persons)
-            said = entry._asdict() | {"loss": entry.loss if math.isfinite(entry.loss) else None}
+            line = entry._asdict() | {"loss": entry.loss if math.isfinite(entry.loss) else None}
             place = self.folder / LEDGER
-            if place.exists():
-                os.truncate(place, place.read_bytes().rfind(b"\n") + 1)
-            append(place, json.dumps(said).encode() + b"\n", sync=True)
-            place.chmod(0o600)
+            whole_lines(place)  # what a crash cut off had not begun
+            append(place, json.dumps(line).encode() + b"\n", sync=True, private=True)
 
     def entries(self) -> list[BudgetEntry]:
         place = self.folder / LEDGER
@@ -140,10 +139,10 @@ class PrivacyLedger:
         text = text[: text.rfind(b"\n") + 1]  # what a crash cut off had not begun
         for number, line in enumerate(text.splitlines(), 1):
             try:
-                said = json.loads(line)
-                loss = math.inf if said["loss"] is None else float(said["loss"])
+                entry = json.loads(line)
+                loss = math.inf if entry["loss"] is None else float(entry["loss"])
                 out.append(
-                    BudgetEntry(**said | {"loss": loss, "delta": float(said["delta"]), "rows": list(said["rows"])})
+                    BudgetEntry(**entry | {"loss": loss, "delta": float(entry["delta"]), "rows": list(entry["rows"])})
                 )
             except (ValueError, KeyError, TypeError):
                 what = "it is no line of ours: what these rows have spent is not known."
@@ -163,15 +162,14 @@ class PrivacyLedger:
     def _key(self) -> str:
         place = self.folder / KEY
         with self._held():
-            if not place.exists():
-                write_atomically(place, secrets.token_hex(16), private=True)
-        return place.read_text().strip()
+            return write_once(place, lambda: secrets.token_hex(16).encode()).decode().strip()
 
     @contextlib.contextmanager
     def _held(self) -> Iterator[None]:
         until = time.monotonic() + WAIT
         try:
-            opened = (private_folder(self.folder) / LOCK).open("a")
+            folder = self.folder if self.folder.exists() else private_folder(self.folder)  # who set it sets its mode
+            opened = (folder / LOCK).open("a")
         except OSError as error:
             hint = f"Set {PLACE} to a folder that this user can write to, and that is kept."
             what = f"what these rows have spent cannot be counted there: {error.strerror or error}."
@@ -208,8 +206,8 @@ def kept_limit(home: Path, most: float | None) -> float:
     if most is not None:
         write_atomically(private_folder(home) / LIMIT, json.dumps(most if math.isfinite(most) else None), private=True)
     try:
-        kept = json.loads(place.read_text()) if place.exists() else None
-        return math.inf if kept is None else float(kept)
+        limit = json.loads(place.read_text()) if place.exists() else None
+        return math.inf if limit is None else float(limit)
     except (ValueError, TypeError):
         hint = "Set it again: --most-epsilon."
         raise VitrailError("the limit cannot be read", [Problem(str(place), "expected a number.", hint)]) from None
@@ -230,8 +228,8 @@ def sketch(rows: pd.DataFrame, key: str) -> list[str]:
         block = rows.iloc[first : first + BLOCK].reindex(columns=names)
         for name in [n for n in names if isinstance(block[n].iloc[0], np.ndarray)]:  # pictures
             block[name] = block[name].map(lambda cell: hashlib.sha256(cell.tobytes()).hexdigest())
-        found = pd.util.hash_pandas_object(block, index=False, categorize=False).to_numpy()
-        lowest = np.unique(np.concatenate([lowest, found]))[:SKETCH]
+        hashes = pd.util.hash_pandas_object(block, index=False, categorize=False).to_numpy()
+        lowest = np.unique(np.concatenate([lowest, hashes]))[:SKETCH]
     return [hashlib.blake2b(v.tobytes(), key=key.encode(), digest_size=8).hexdigest() for v in lowest]
 
 

@@ -12,14 +12,13 @@ import hmac
 import secrets
 from pathlib import Path
 
-from vitrail.storage.atomic_files import private_folder, write_atomically
+from vitrail.storage.atomic_files import private_folder
+from vitrail.storage.journal import write_once
 
 SECRET = "secret.key"  # in a site's home
 
 
 def draws_of(home: Path, run: str) -> str:
     """From what this site draws in that run; another in every run."""
-    place = private_folder(home) / SECRET
-    if not place.exists():
-        write_atomically(place, secrets.token_bytes(32), private=True)
-    return hmac.new(place.read_bytes(), f"vitrail draws 1 {run}".encode(), hashlib.sha256).hexdigest()
+    secret = write_once(private_folder(home) / SECRET, lambda: secrets.token_bytes(32))
+    return hmac.new(secret, f"vitrail draws 1 {run}".encode(), hashlib.sha256).hexdigest()

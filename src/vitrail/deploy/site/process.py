@@ -40,7 +40,8 @@ from vitrail.deploy.transport.supervisor import stop
 from vitrail.deploy.two_server.server import SecondServer
 from vitrail.deploy.vertical.party import PartyEndpoint
 from vitrail.quality.checks.table import find_faults, to_text
-from vitrail.storage.atomic_files import hold, write_atomically
+from vitrail.storage.atomic_files import hold, private_folder, write_atomically
+from vitrail.storage.journal import write_once
 
 FRAMES = 6  # of a traceback, the innermost, that the outbox holds
 NO_SANDBOX = "no sandbox"  # the kind of the outbox's line
@@ -83,28 +84,28 @@ def agree(
     units = count_units(frame, kit.study)
     print(contract_text(agreement, kit.site, list(roster), publishes, units, shows, ledger_text(ledger)))
     ledger.check()
-    said = {"agreement": agreement.hash, "publishes": publishes} | ({"shows": True} if shows else {})
-    said |= {} if sandbox else {"sandbox": False}
-    agreed_to(kit, agreement.hash, said, accept)
+    accepted = {"agreement": agreement.hash, "publishes": publishes} | ({"shows": True} if shows else {})
+    accepted |= {} if sandbox else {"sandbox": False}
+    agreed_to(kit, agreement.hash, accepted, accept)
     return agreement, frame, ledger
 
 
-def agreed_to(kit: Kit, mark: str, said: dict[str, Any], accept: str) -> None:
-    """Whether somebody says yes to exactly `said`, now or before; `mark`: the hash of what was shown."""
+def agreed_to(kit: Kit, mark: str, accepted: dict[str, Any], accept: str) -> None:
+    """Whether somebody says yes to exactly `accepted`, now or before; `mark`: the hash of what was shown."""
     place = kit.home / "accepted.json"
-    if not said.get("sandbox", True):
+    if not accepted.get("sandbox", True):
         print(NO_SANDBOX_WORDS)
     if accept and accept != mark:
         what = f"--accept says {accept}, and the agreement is {mark}."
         raise VitrailError("this is not what was accepted", [Problem("agreement", what, "Read it again.")])
-    if not accept and not (place.exists() and json.loads(place.read_text()) == said):
+    if not accept and not (place.exists() and json.loads(place.read_text()) == accepted):
         if not sys.stdin.isatty():
             hint = f"Read it, then run the same command with --accept {mark}"
             raise VitrailError("nobody agreed", [Problem("agreement", "there is nobody to ask.", hint)])
         if input("Do you agree to exactly this? Type yes: ").strip().lower() != "yes":
             raise VitrailError("nobody agreed", [Problem("agreement", "the answer was no.", "Nothing has left.")])
-    kit.home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_atomically(place, json.dumps(said))
+    private_folder(kit.home)
+    write_atomically(place, json.dumps(accepted))
 
 
 class TransportConsole:
@@ -122,9 +123,9 @@ class TransportConsole:
             new = file.read()
         whole = new[: new.rfind(b"\n") + 1]
         self.at += len(whole)
-        found = [sign for sign in (UNTRUSTED, REFUSED, AWAY) if sign.encode() in whole and sign not in self.seen]
-        self.seen.update(sign for sign in found if sign != AWAY)
-        return found
+        fresh = [sign for sign in (UNTRUSTED, REFUSED, AWAY) if sign.encode() in whole and sign not in self.seen]
+        self.seen.update(sign for sign in fresh if sign != AWAY)
+        return fresh
 
 
 class SiteProcess:
@@ -206,10 +207,8 @@ class SiteProcess:
     def _copy(self) -> str:
         """Which copy of the kit this is, and which start of it. A kit that was copied elsewhere has another home; where
         the home was copied too, two processes are told apart by their starts."""
-        place = self.kit.home / "copy.txt"
-        if not place.exists():
-            write_atomically(place, secrets.token_hex(8))
-        return f"{place.read_text().strip()}.{self.start}"
+        copy = write_once(self.kit.home / "copy.txt", lambda: secrets.token_hex(8).encode())
+        return f"{copy.decode().strip()}.{self.start}"
 
     def _accept(self, listener: ipc.Listener) -> None:
         while True:
@@ -240,18 +239,18 @@ class SiteProcess:
         What cannot be written down does not leave: then this raises, and the coordinator hears nothing."""
         with self.busy:
             try:
-                said = self._said(body)
-                data = said.pack()
+                answer = self._said(body)
+                data = answer.pack()
                 while self.site.notices:  # before the answer leaves
                     text = self.site.notices.pop(0)
                     self.outbox.note_question(text, kind_of(text))
                     self.say(text)
-                if said.kind != "relay":  # sealed letters: each was recorded before it was sealed
-                    self.outbox.record(said, data)
+                if answer.kind != "relay":  # sealed letters: each was recorded before it was sealed
+                    self.outbox.record(answer, data)
             except VitrailError as error:
                 self.say(str(error))
                 raise OSError("nothing leaves") from None
-            if said.kind == "finish":
+            if answer.kind == "finish":
                 self.finished.set()
             return data
 

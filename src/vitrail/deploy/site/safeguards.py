@@ -51,10 +51,10 @@ class ModelInspector:
             raise RunStopped(problems=[Problem(*words) for words in json.loads(place_.read_text())])
         rehearsed = self.agreed.stages[s].turns[place].down
         begins = (s, r) == (0, 0) and place == self.agreed.stages[0].stage.turns(0)[0]
-        found = self._not_first(rehearsed, word) if begins else []
-        found += self.bounds.problems(self._known(), s, r, place, word)
-        if found:
-            self._stop(found)
+        problems = self._not_first(rehearsed, word) if begins else []
+        problems += self.bounds.problems(self._known(), s, r, place, word)
+        if problems:
+            self._stop(problems)
 
     def accept_received(self, s: int, r: int, word: Mapping[str, Tensor]) -> None:
         """That word was trained on: the next one is held against it."""
@@ -73,18 +73,18 @@ class ModelInspector:
         if rows.dim() != 2 or rows.shape[1] < LONG:
             return
         place = self.home / ROWS
-        known = set[int](json.loads(place.read_text()) if place.exists() else [])
+        disclosed = set[int](json.loads(place.read_text()) if place.exists() else [])
         now = rows_disclosed(report, rows)
         most = FREE_ROWS + len(rows) // ROWS_EACH
-        if len(now) > TOLD_ROWS or len(known | now) > most:
+        if len(now) > TOLD_ROWS or len(disclosed | now) > most:
             what = (
-                f"{several(len(now), 'row')} of this site would leave almost as they are, after {len(known - now)} "
+                f"{several(len(now), 'row')} of this site would leave almost as they are, after {len(disclosed - now)} "
                 f"others; expected at most {TOLD_ROWS} in a report and {most} in a run. Weights made for it do "
                 "that, and columns without a common scale."
             )
             self._stop([Problem("report", what, HINT)])
-        if now - known:
-            write_atomically(place, json.dumps(sorted(known | now)), private=True)
+        if now - disclosed:
+            write_atomically(place, json.dumps(sorted(disclosed | now)), private=True, durable=True)
 
     def _not_first(self, rehearsed: Any, word: Mapping[str, Tensor]) -> list[Problem]:
         first = {name: tensor for name, tensor in flatten(rehearsed) if tensor.is_floating_point()}
@@ -102,15 +102,15 @@ class ModelInspector:
             self._last = load_file(place) if place.exists() else {}
         return self._last
 
-    def _stop(self, found: list[Problem]) -> None:
-        write_atomically(self.home / STOPPED, json.dumps(found))
-        raise RunStopped(problems=found)
+    def _stop(self, problems: list[Problem]) -> None:
+        write_atomically(self.home / STOPPED, json.dumps(problems), durable=True)
+        raise RunStopped(problems=problems)
 
 
 def rows_disclosed(report: Mapping[str, Tensor], rows: Tensor) -> set[int]:
     """Which of these rows, [row, cell], stand in a report almost as they are: in a direction of a layer that sees
     cells. Cells that a direction leaves out (dropout) are left out of the row too."""
-    found, x = set[int](), rows.float()
+    disclosed, x = set[int](), rows.float()
     for tensor in report.values():
         for axis in [i for i, n in enumerate(tensor.shape) if n == x.shape[1] and tensor.is_floating_point()]:
             v = tensor.movedim(axis, -1).reshape(-1, x.shape[1]).float()
@@ -118,7 +118,7 @@ def rows_disclosed(report: Mapping[str, Tensor], rows: Tensor) -> set[int]:
             v, seen = v[seen.sum(1) >= LONG], seen[seen.sum(1) >= LONG].float()
             size = v.norm(dim=1, keepdim=True) * (seen @ (x**2).T).sqrt()  # [direction, row]
             alike = (v @ x.T).abs() / size.clamp(min=1e-30)
-            told = alike > ALIKE
-            told &= told.sum(1, keepdim=True) <= TOLD_ROWS  # a direction that many rows have tells of none
-            found |= set(told.any(0).nonzero()[:, 0].tolist())
-    return found
+            shown = alike > ALIKE
+            shown &= shown.sum(1, keepdim=True) <= TOLD_ROWS  # a direction that many rows have tells of none
+            disclosed |= set(shown.any(0).nonzero()[:, 0].tolist())
+    return disclosed

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,58 +47,64 @@ from vitrail.runs.evaluation import Evaluator, baseline_metrics, rare_of, site_b
 from vitrail.runs.protection.budget import score_noise
 from vitrail.runs.setup import AT_BEDSIDE, scored_in
 from vitrail.storage.atomic_files import write_atomically
+from vitrail.storage.journal import DecisionRecord
 from vitrail.study.model import Study
 
 SCORED, OWN = "scored.json", "scores.json"
+NOTHING_SCORED: dict[str, Any] = {"models": {}, "refused": 0}
 CLOSED = "closed"  # in scored.json: the list of what was scored has left
 OF_HITS = ("accuracy", "balanced_accuracy", "f1", "f1_event")  # follow from hits, by class
 COARSE_AS = {"f1": "accuracy", "f1_event": "auc"}  # made of rounded hits: of all patients, or of the rarer class
+Score = tuple[str, str, float]  # split, metric, value
 COARSER = 2  # so many times the usual step: on training rows, of which there are more, and for sums over sites
+
+
+def scored_record(home: Path) -> DecisionRecord:
+    """What a site scored in a run, by point; whether it signed the list of that, and how often it refused."""
+    return DecisionRecord(home / SCORED)
 
 
 class SiteScores:
     """One site's, in one run; `secret`: what it draws from."""
 
     def __init__(self, agreed: Agreement, home: Path, judge: Evaluator, secret: str) -> None:
-        self.agreed, self.place, self.judge, self.secret = agreed, home / SCORED, judge, secret
+        self.agreed, self.home, self.judge, self.secret = agreed, home, judge, secret
         self.exact = agreed.study.protect.scores == "exact"
 
     def refusal(self, kind: str, s: int, r: int, word: Mapping[str, Tensor], continues: bool) -> str:
         """Why no number is told of this model, in words; "" where it is scored, which is then remembered.
         `continues`: whether it continues the one that this site last trained on."""
-        memory: dict[str, Any] = {"models": {}, "refused": 0}
-        if self.place.exists():
-            memory = json.loads(self.place.read_text())
-        where, models = f"{kind} {s} {r}", memory["models"]
+        record = scored_record(self.home)
+        memory = NOTHING_SCORED | record.read()
+        where, models = f"{kind} {s} {r}", dict(memory["models"])
         now = [clock(self.agreed, s, r), kind == "settle"]
         mark, why = model_digest(word), ""
         if where in models:
             why = "" if models[where]["mark"] == mark else "another model was scored at this point"
         elif memory.get(CLOSED):
             why = "this site has signed the list of all models that it scored"
-        elif any(told["at"] > now for told in models.values()):
+        elif any(model["at"] > now for model in models.values()):
             why = "a later model was scored already"
         elif not continues:
             why = "it does not continue the model that this site last trained on"
+        refused = memory["refused"] + bool(why)
         if why:
-            memory["refused"] += 1
-            asked = memory["refused"]
-            why = f"Round {r + 1}: the coordinator asked for scores, and got none: {why}. This was refusal {asked}."
+            why = f"Round {r + 1}: the coordinator asked for scores, and got none: {why}. This was refusal {refused}."
         else:
             models[where] = {"at": now, "mark": mark}
-        write_atomically(self.place, json.dumps(memory))
+        record.update({"models": models, "refused": refused})
         return why
 
     def alone(self, settled: Any, s: int, r: int, splits: list[str]) -> Tensor:
         """This site's own scores, in the order of `Agreement.scored`."""
-        found = self._scores(settled, s, r, splits)
+        scores = self._scores(settled, s, r, splits)
         if self.agreed.study.protect.rows:
-            noisy = self._noisy(settled, found, s, r)
-            return torch.tensor([noisy.get(row[:2], math.nan) for row in found], dtype=torch.float64)
+            noisy = self._noisy(settled, scores, s, r)
+            return torch.tensor([noisy.get(row[:2], math.nan) for row in scores], dtype=torch.float64)
         if self.exact:
-            return torch.tensor([value for _, _, value in found], dtype=torch.float64)
-        known = self._of_hits(settled, s, r, splits) | self._by_risk(found, s, r)
-        out = [known.get((split, metric), self._publish(split, metric, v, s, r)) for split, metric, v in found]
+            return torch.tensor([value for _, _, value in scores], dtype=torch.float64)
+        published = self._of_hits(settled, s, r, splits) | self._by_risk(scores, s, r)
+        out = [published.get((split, metric), self._publish(split, metric, v, s, r)) for split, metric, v in scores]
         return torch.tensor(out, dtype=torch.float64)
 
     def part(self, settled: Any, s: int, r: int, splits: list[str]) -> Tensor:
@@ -126,23 +132,23 @@ class SiteScores:
         """[model, ..., 2]: told right, and of how many."""
         out, of = counts.reshape(-1, 2).tolist(), math.ceil(len(counts) / POINTS)
         for i, (right, many) in enumerate(out):
-            told = has_enough_patients(many, of)
+            enough = has_enough_patients(many, of)
             drawn = rounded(right, many, self._chance("hits of models", i, *about), of)
-            out[i] = [min(drawn, many), many] if told else [0.0, 0.0]
+            out[i] = [min(drawn, many), many] if enough else [0.0, 0.0]
         return torch.tensor(out, dtype=counts.dtype).reshape(counts.shape)
 
     def keep_own(self, settled: Any) -> None:
         """The exact scores in the end, for people here; and the site's own constants, beside its scale."""
         (encoder,) = self.judge.settled_encoders(settled).values()
-        write_atomically(self.place.with_name("encoder.json"), json.dumps(encoder.plain))
+        write_atomically(self.home / "encoder.json", json.dumps(encoder.plain))
         rows = self.judge.scores(settled, 0, 0, ("test", "train"))
         baseline = site_baseline(self.agreed.study, self.judge.data[0])
         same = dict(zip(baseline_metrics(self.agreed.study), baseline, strict=True))
         scores = [[row[3], row[4], row[5]] for row in rows]
-        kept: dict[str, Any] = {"scores": scores, "baseline": same, "rows": len(self.judge.data[0].test_y)}
+        content: dict[str, Any] = {"scores": scores, "baseline": same, "rows": len(self.judge.data[0].test_y)}
         if (persons := self.judge.data[0].test_persons) is not None:
-            kept["persons"] = how_many(persons)
-        write_atomically(self.place.with_name(OWN), json.dumps(kept, indent=1), private=True)
+            content["persons"] = how_many(persons)
+        write_atomically(self.home / OWN, json.dumps(content, indent=1), private=True)
 
     def none(self, splits: list[str]) -> Tensor:
         """In place of scores that are not told."""
@@ -156,11 +162,11 @@ class SiteScores:
     def _scale(self) -> float:
         return float(self.agreed.study.target.scale)
 
-    def _scores(self, settled: Any, s: int, r: int, splits: list[str]) -> list[tuple[str, str, float]]:
+    def _scores(self, settled: Any, s: int, r: int, splits: list[str]) -> list[Score]:
         rows = self.judge.scores(settled, s, r, tuple(splits), bound=not self.exact)
-        told = [(str(row[3]), str(row[4]), float(row[5])) for row in rows]
-        assert [row[:2] for row in told] == self.agreed.scored(splits)
-        return told
+        scores = [(str(row[3]), str(row[4]), float(row[5])) for row in rows]
+        assert [row[:2] for row in scores] == self.agreed.scored(splits)
+        return scores
 
     def _publish(self, split: str, metric: str, value: float, s: int, r: int) -> float:
         many, of = self._patients(split, metric), self._numbers(split)
@@ -210,15 +216,15 @@ class SiteScores:
                 scores = of_hits(most * np.array(drawn), true)
                 for metric in OF_HITS:
                     behind = self._patients(split, COARSE_AS.get(metric, metric))
-                    told = metric in scores and has_enough_patients(behind, of)
-                    out[name, metric] = scores[metric] if told else math.nan
+                    enough = metric in scores and has_enough_patients(behind, of)
+                    out[name, metric] = scores[metric] if enough else math.nan
         return out
 
-    def _noisy(self, settled: Any, found: list[tuple[str, str, float]], s: int, r: int) -> dict[tuple[str, str], float]:
+    def _noisy(self, settled: Any, scores: Sequence[Score], s: int, r: int) -> dict[tuple[str, str], float]:
         """Where rows have a privacy budget: scores on held-out rows alone, once, as counts of patients under noise that
         spends what such a row has of it (`score_noise`)."""
         study, hits = self.agreed.study, self._hits(settled, "test")
-        others = [x for x in found if x[0] == "test" and not (hits and x[1] in OF_HITS) and not math.isnan(x[2])]
+        others = [x for x in scores if x[0] == "test" and not (hits and x[1] in OF_HITS) and not math.isnan(x[2])]
         many = {metric: self._patients("test", metric) for _, metric, _ in others}
         others = [x for x in others if many[x[1]] > 0]
         right, true = hits.get("test", (np.empty(0), np.empty(0)))
@@ -229,9 +235,9 @@ class SiteScores:
         z, together = score_noise(study), math.sqrt(bool(len(right)) + len(others))
         drawn, free = Generator(self.secret), math.inf
         given = counts, 1.0, z, 1, drawn, "final", s, r
-        told = noisy_scores(*given, together=together, least=-free, most=free).values
-        out = {("test", m): v for m, v in of_hits(most * told[: len(right)], true).items()} if len(right) else {}
-        pairs = zip(others, told[len(right) :].tolist(), strict=True)
+        noisy = noisy_scores(*given, together=together, least=-free, most=free).values
+        out = {("test", m): v for m, v in of_hits(most * noisy[: len(right)], true).items()} if len(right) else {}
+        pairs = zip(others, noisy[len(right) :].tolist(), strict=True)
         return out | {("test", m): score_of(m, count, many[m], self._scale) for (_, m, _), count in pairs}
 
     def _hits(self, settled: Any, split: str) -> dict[str, tuple[Any, Any]]:
@@ -250,9 +256,9 @@ class SiteScores:
                 out[name] = np.bincount(right, minlength=len(true)).astype(np.float64), true
         return out
 
-    def _by_risk(self, found: list[tuple[str, str, float]], s: int, r: int) -> dict[tuple[str, str], float]:
+    def _by_risk(self, scores: Sequence[Score], s: int, r: int) -> dict[tuple[str, str], float]:
         """Counts of groups by risk, each to tens, and none that no rows could be."""
-        values = {metric: value for split, metric, value in found if split == AT_BEDSIDE}
+        values = {metric: value for split, metric, value in scores if split == AT_BEDSIDE}
         edges, out = (0.0, *EDGES), dict[tuple[str, str], float]()
         names = [BEDSIDE[i : i + len(KINDS)] for i in range(0, len(BEDSIDE), len(KINDS))]
         used = [i for i, group in enumerate(names) if not math.isnan(values.get(group[0], math.nan))]
@@ -276,14 +282,14 @@ def own_words(study: Study, home: Path) -> str:
     place = home / OWN
     if not place.exists():
         return ""
-    kept, metric = json.loads(place.read_text()), study.metrics[0]
-    value = next(v for split, name, v in kept["scores"] if (split, name) == ("test", metric))
-    rows = several(kept["rows"], f"held-out {study.row_word}")
-    if "persons" in kept:
-        rows = f"{several(kept['persons'], 'held-out patient')} ({several(kept['rows'], study.row_word)})"
+    content, metric = json.loads(place.read_text()), study.metrics[0]
+    value = next(v for split, name, v in content["scores"] if (split, name) == ("test", metric))
+    rows = several(content["rows"], f"held-out {study.row_word}")
+    if "persons" in content:
+        rows = f"{several(content['persons'], 'held-out patient')} ({several(content['rows'], study.row_word)})"
     return (
         f"On your own {rows} its {metric_name(metric)} is {value:.3f} (baseline, one answer for all: "
-        f"{kept['baseline'][metric]:.3f}). The exact scores stay here: {place.resolve()}"
+        f"{content['baseline'][metric]:.3f}). The exact scores stay here: {place.resolve()}"
     )
 
 

@@ -110,10 +110,10 @@ class Site:
         if self.data is None and kind in ("round", "mask", "deal", "settle", "finish"):
             raise MessageRefused("message", "nothing is prepared.")
         self._count(question)
-        said: Message = getattr(self, f"on_{kind}")(question)
-        if said.kind != "refused":
-            check_form(said, self.agreed.answer(kind, words), "from site")
-        return said
+        answer: Message = getattr(self, f"on_{kind}")(question)
+        if answer.kind != "refused":
+            check_form(answer, self.agreed.answer(kind, words), "from site")
+        return answer
 
     def on_hello(self, asked: Message) -> Message:
         if asked.words["format"] != FORMAT:
@@ -131,8 +131,8 @@ class Site:
             own = self.rows.iloc[self.splits[self.name][0]]
             return ScaleSite(self.name, own, self.agreed, self.home, self.proof).answer(asked)
         mean = asked.tensors["mean"].numpy() if asked.words["step"] == 2 else None
-        said = moments(self.rows.iloc[self.splits[self.name][0]], numeric(self.agreed.study), mean)
-        return Message("standardise", {}, {"rows": torch.from_numpy(said.rows), "total": torch.from_numpy(said.total)})
+        sums = moments(self.rows.iloc[self.splits[self.name][0]], numeric(self.agreed.study), mean)
+        return Message("standardise", {}, {"rows": torch.from_numpy(sums.rows), "total": torch.from_numpy(sums.total)})
 
     def on_prepare(self, asked: Message) -> Message:
         names = numeric(self.agreed.study)
@@ -144,9 +144,9 @@ class Site:
         write_atomically(self.home / HELD_OUT, held_out_text(self.data.held_out), private=True)
         study, data = self.agreed.study, self.data
         share, rows = torch.from_numpy(target_share(study, data)), torch.tensor(counts_of(study, data))
-        said = torch.tensor(site_baseline(study, data), dtype=torch.float64)
+        baseline = torch.tensor(site_baseline(study, data), dtype=torch.float64)
         words = {"fingerprint": self.data.fingerprint, "versions": versions()}
-        return Message("prepare", words, {"rows": rows, "target": share, "chance": said})
+        return Message("prepare", words, {"rows": rows, "target": share, "chance": baseline})
 
     def on_screen(self, asked: Message) -> Message:
         """What is published of the rows, so that it can be said whose data does not fit."""
@@ -214,8 +214,8 @@ class Site:
 
     def on_settle(self, asked: Message) -> Message:
         s, r = asked.words["stage"], asked.words["round"]
-        found = self._versions()
-        if found and found[0] > (s, r, 0):  # long ago, and asked again by a coordinator that was started anew
+        stored = self._versions()
+        if stored and stored[0] > (s, r, 0):  # long ago, and asked again by a coordinator that was started anew
             none = {"scores": self.scores.none(asked.words["score"])} if asked.words["score"] else {}
             return self._with_list(asked, none)
         state, down = self._state(s, r, 0), unflatten(self.agreed.stages[s].last, stacked(asked.tensors))
@@ -223,7 +223,7 @@ class Site:
         self._digests.note_stage_end(s, r, asked.tensors)
         scores = self._scores(asked, state)
         settled = self.agreed.stages[s].stage.last.settle(self.agreed.task, state, down)
-        if not any(v > (s + 1, 0, 0) for v in found):
+        if not any(v > (s + 1, 0, 0) for v in stored):
             self._keep(s + 1, 0, 0, settled)
         if s + 1 == len(self.agreed.stages):
             self._ended(settled)
@@ -246,8 +246,8 @@ class Site:
 
     def _used(self, s: int) -> dict[str, Tensor]:
         """At the end: what this process used since it joined."""
-        told = footprint(self.since, self.watts)
-        return {FOOTPRINT: torch.tensor(told, dtype=torch.float64)} if s + 1 == len(self.agreed.stages) else {}
+        usage = footprint(self.since, self.watts)
+        return {FOOTPRINT: torch.tensor(usage, dtype=torch.float64)} if s + 1 == len(self.agreed.stages) else {}
 
     def on_finish(self, asked: Message) -> Message:
         """What was found about this site is kept beside its model; of its states the last, so that none begins anew."""
@@ -255,19 +255,19 @@ class Site:
         if self.agreed.parts:
             write_atomically(self.home / POOLED, json.dumps(asked.words["pooled"]))
         if self.agreed.others or self.agreed.parts:
-            told = {k: asked.words[k] for k in ("findings", "others")} | {"fingerprint": self.data.fingerprint}
+            briefing = {k: asked.words[k] for k in ("findings", "others")} | {"fingerprint": self.data.fingerprint}
             layers = {k: v for k, v in asked.tensors.items() if k != DIGESTS}
-            save_tensors(self.home / BEHIND, layers, {"told": json.dumps(told)})
+            save_tensors(self.home / BEHIND, layers, {"told": json.dumps(briefing)})
         self._digests.compare(asked)
         for old in self._versions()[:-1]:
             self._place(*old).unlink(missing_ok=True)
-        said: dict[str, Any] = {}
+        words: dict[str, Any] = {}
         if self.agreed.study.verdict:
-            found = self.folds.judge()
-            said = {VERDICT: found if self.shows else {}}
+            verdict = self.folds.judge()
+            words = {VERDICT: verdict if self.shows else {}}
         self.folds.forget()
         RunLog.end(self.home)
-        return Message("finish", said)
+        return Message("finish", words)
 
     @cached_property
     def folds(self) -> SiteFolds:
@@ -285,9 +285,9 @@ class Site:
         if where in ("screen", "mask", "deal") or "leg" in words:
             return  # they have memories of their own, which let nothing be asked otherwise, or say nothing of rows
         where = self.within + where + "".join(f" {words[k]}" for k in (*WHERE, "step") if k in words)
-        said = self.agreed.study.protect
+        protect = self.agreed.study.protect
         most = (
-            0 if said.rows or said.sites else ANEW
+            0 if protect.rows or protect.sites else ANEW
         )  # the same noise under two answers would be told by their difference
         self.questions.note(where, asked.pack(), most)
 
@@ -317,15 +317,15 @@ class Site:
         """Which of its rows it trains on and which it holds out."""
         return split_sites({self.name: self.rows}, self.agreed.study, self.agreed.seed)
 
-    def _prepare(self, known: Encoder | None) -> None:
+    def _prepare(self, encoder: Encoder | None) -> None:
         secret = draws_of(self.base, self.home.name)  # after a restart the noise is the same
         rows, secrets = {self.name: self.rows}, {self.name: secret}
-        self._take_up(encoded(rows, self.agreed.study, self.agreed.seed, self.splits, secrets, known), secret)
+        self._take_up(encoded(rows, self.agreed.study, self.agreed.seed, self.splits, secrets, encoder), secret)
 
-    def _take_up(self, found: list[SiteData], secret: str) -> None:
+    def _take_up(self, sites: list[SiteData], secret: str) -> None:
         """Rows to train on and to judge by; `secret`: what is drawn from."""
         study, method = self.agreed.study, self.agreed.method
-        (self.data,) = as_rows(found, self.agreed.task.net)
+        (self.data,) = as_rows(sites, self.agreed.task.net)
         rows = training_rows([self.data], study, method, "cpu")
         held = held_rows([self.data], study, method, "cpu")
         task = private(self.agreed.task, study, method)
@@ -359,26 +359,26 @@ class Site:
 
     def _versions(self) -> list[tuple[int, int, int]]:
         """Stage, round and turn before which the site's states are kept."""
-        found = (re.fullmatch(r"state-(\d+)-(\d+)-(\d+)\.safetensors", f.name) for f in self.home.iterdir())
-        return sorted((int(m[1]), int(m[2]), int(m[3])) for m in found if m)
+        matches = (re.fullmatch(r"state-(\d+)-(\d+)-(\d+)\.safetensors", f.name) for f in self.home.iterdir())
+        return sorted((int(m[1]), int(m[2]), int(m[3])) for m in matches if m)
 
     def _place(self, s: int, r: int, turn: int) -> Path:
         return self.home / f"state-{s}-{r:06d}-{turn}.safetensors"
 
     def _state(self, s: int, r: int, turn: int) -> Any:
         """What the site had before that exchange; after the last stage, what it ended with."""
-        stages, found = self.agreed.stages, self._versions()
-        known = [v for v in found if v <= (s, r, turn)]
-        if known:
-            stage = known[-1][0]
+        stages, stored = self.agreed.stages, self._versions()
+        before = [v for v in stored if v <= (s, r, turn)]
+        if before:
+            stage = before[-1][0]
             if stage < s:
                 what = f"stage {s} is asked for, and how stage {stage} ended was never told."
                 raise MessageRefused("stage", what)
             shape = stages[stage].state if stage < len(stages) else stages[-1].settled
-            kept = {k: v[None] for k, v in load_file(self._place(*known[-1])).items()}
-            self.engine.guard_state = guard_state_in(kept)
-            return unflatten(shape, kept)
-        if found:
+            tensors = {k: v[None] for k, v in load_file(self._place(*before[-1])).items()}
+            self.engine.guard_state = guard_state_in(tensors)
+            return unflatten(shape, tensors)
+        if stored:
             what = f"round {r} of stage {s} is asked for, and this site is further than {KEPT} rounds after it."
             raise RoundForgotten("round", what)
         start, self.engine.guard_state = map_tensors(lambda t: t[:1].clone(), stages[0].state), {}
@@ -388,8 +388,8 @@ class Site:
     def _keep(self, s: int, r: int, turn: int, state: Any) -> None:
         beside = {f"{GUARD_STATE}/{k}": v[0] for k, v in self.engine.guard_state.items()}
         save_tensors(self._place(s, r, turn), {k: v[0] for k, v in flatten(state)} | beside)
-        found, here = self._versions(), (s, r, turn)
-        for old in [v for v in found if v > here] + [v for v in found if v <= here][:-KEPT]:
+        stored, here = self._versions(), (s, r, turn)
+        for old in [v for v in stored if v > here] + [v for v in stored if v <= here][:-KEPT]:
             self._place(*old).unlink(missing_ok=True)
 
 

@@ -46,9 +46,9 @@ def check_first_report(agreed: Agreement, site: str, frame: pd.DataFrame) -> Non
     place = agreed.stages[0].stage.turns(0)[0]
     if not unscaled(agreed.study) or not looks_at_reports(agreed, 0, place):
         return
-    if (found := rows_in_first_report(agreed, site, frame)) > MOST_FIRST:
+    if (disclosed := rows_in_first_report(agreed, site, frame)) > MOST_FIRST:
         what = (
-            f"{several(found, 'row')} of this site would stand in its first report almost as they are, and more in "
+            f"{several(disclosed, 'row')} of this site would stand in its first report almost as they are, and more in "
             "later ones, until it stops: the study brings its columns to no common scale."
         )
         raise VitrailError("this site would stop the run", [Problem("standardise", what, HINT)])

@@ -92,7 +92,7 @@ class SecondServer:
         about = two_server.about(self.agreement, self.home.name, (s, r, place))
 
         def make() -> bytes:
-            answer: Message = getattr(self, f"_{leg}")(question, private_folder(folder), about)
+            answer: Message = getattr(self, f"_{leg}")(question, folder, about)
             return answer.pack()
 
         answer = unpack(_answers(folder).answer(leg, _content(question), make))
@@ -113,7 +113,7 @@ class SecondServer:
                 continue  # the coordinator is told who is not among the good
         if len(seeds) < self.agreement.fewest:
             return Message("refused", {})
-        DecisionRecord(folder / SEEDS, private=True).replace(seeds)
+        DecisionRecord(private_folder(folder) / SEEDS, private=True).replace(seeds)
         return Message(two_server.SECOND, {"good": list(seeds), "lot": secrets.token_hex(16)})
 
     def _blind(self, question: Message, folder: Path, about: str) -> Message:

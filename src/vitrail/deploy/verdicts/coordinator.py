@@ -6,7 +6,6 @@ RUN/folds/         the one under way, so that a coordinator that was started ane
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Set
 from pathlib import Path
@@ -20,7 +19,7 @@ from vitrail.deploy.verdicts.shared import FOLD, FoldAgreement, fold_run
 from vitrail.runs.folder import Folder
 from vitrail.runs.result import REFITTED, Run
 from vitrail.runs.verdict_wire import fold_count
-from vitrail.storage.atomic_files import write_atomically
+from vitrail.storage.journal import DecisionRecord
 
 DONE, PLACE = "folds.json", "folds"
 
@@ -28,9 +27,8 @@ DONE, PLACE = "folds.json", "folds"
 def conduct_folds(call: SiteRequests, book: RunMembers, run: Run, path: Path) -> dict[str, Any]:
     """After the run, before its last word: how many there were, and bytes that crossed in folds and in the training on
     all rows, by site. `path`: the run's folder."""
-    folds, kept = FoldAgreement(call.agreed), path / DONE
-    progress: dict[str, Any] = {"done": 0, "crossed": {}, REFITTED: {}}
-    progress |= json.loads(kept.read_text()) if kept.exists() else {}
+    folds, record = FoldAgreement(call.agreed), DecisionRecord(path / DONE)
+    progress: dict[str, Any] = {"done": 0, "crossed": {}, REFITTED: {}} | record.read()
     for number in range(progress["done"], len(folds)):
         refit = folds.is_refit(number)
         call.way.log("refit") if refit else call.way.log("fold", number=number + 1, of=fold_count(call.agreed.study))
@@ -39,7 +37,7 @@ def conduct_folds(call: SiteRequests, book: RunMembers, run: Run, path: Path) ->
         for site, bytes_ in crossed.items():
             total[site] = total.get(site, 0) + bytes_
         progress["done"] = number + 1
-        write_atomically(kept, json.dumps(progress))
+        record.replace(progress)
         shutil.rmtree(path / PLACE)  # nobody but a site keeps a model of what comes after the run
     return progress
 
@@ -86,14 +84,14 @@ class FoldTransport:
 
     def ask(self, questions: dict[str, Message], deadline: float, not_awaited: Set[str] = frozenset()) -> Responses:
         asked = {n: q._replace(words={**q.words, "run": self.run, FOLD: self.number}) for n, q in questions.items()}
-        heard = self.way.ask(asked, deadline, not_awaited) if not_awaited else self.way.ask(asked, deadline)
-        return heard._replace(answers={n: self._plain(said) for n, said in heard.answers.items()})
+        responses = self.way.ask(asked, deadline, not_awaited) if not_awaited else self.way.ask(asked, deadline)
+        return responses._replace(answers={n: self._plain(answer) for n, answer in responses.answers.items()})
 
-    def _plain(self, said: Message) -> Message:
+    def _plain(self, answer: Message) -> Message:
         """Without which fold it is of; of another one it is not what was asked for, and is refused by its form."""
-        if said.kind in ("error", "refused") or said.words.get(FOLD) != self.number:
-            return said if FOLD in said.words or said.kind in ("error", "refused") else _with(said, None)
-        return said._replace(words={k: v for k, v in said.words.items() if k != FOLD})
+        if answer.kind in ("error", "refused") or answer.words.get(FOLD) != self.number:
+            return answer if FOLD in answer.words or answer.kind in ("error", "refused") else _with(answer, None)
+        return answer._replace(words={k: v for k, v in answer.words.items() if k != FOLD})
 
     def present(self) -> set[str]:
         return self.way.present()
@@ -102,5 +100,5 @@ class FoldTransport:
         self.way.log(event, **details)
 
 
-def _with(said: Message, fold: int | None) -> Message:
-    return said._replace(words={**said.words, FOLD: fold})
+def _with(answer: Message, fold: int | None) -> Message:
+    return answer._replace(words={**answer.words, FOLD: fold})

@@ -59,8 +59,8 @@ class SiteFolds:
         self._check(question.kind, number, question.words)
         fold = self._at(number)
         plain = {k: v for k, v in question.words.items() if k != FOLD}
-        said = fold.answer(question._replace(words={**plain, "run": fold.home.name}))
-        return said if said.kind == "refused" else said._replace(words={**said.words, FOLD: number})
+        answer = fold.answer(question._replace(words={**plain, "run": fold.home.name}))
+        return answer if answer.kind == "refused" else answer._replace(words={**answer.words, FOLD: number})
 
     def _check(self, kind: str, number: Any, words: dict[str, Any]) -> None:
         site, run, what = self.site, words.get("run"), ""
@@ -110,7 +110,7 @@ class SiteFolds:
         site, study = self.site, self.site.agreed.study
         assert study.verdict is not None
         self._now = None
-        y, lots, told, missing = site.rows[study.target.column].to_numpy(), [], dict[str, list[Any]](), []
+        y, lots, by_model, missing = site.rows[study.target.column].to_numpy(), [], dict[str, list[Any]](), []
         cuts = [self.partition(number) for number in range(len(self.folds))]
         for repeat in range(study.verdict.seeds):
             mine = cuts[repeat * study.verdict.folds :][: study.verdict.folds]
@@ -123,9 +123,9 @@ class SiteFolds:
                     continue
                 for model, answers in load_tensors(place).items():
                     whole[model][cut.lots[site.name] == k] = answers.numpy()
-            for model, said in whole.items():
-                told.setdefault(model, []).append(said)
-        found = dict[str, Any]()
+            for model, predicted in whole.items():
+                by_model.setdefault(model, []).append(predicted)
+        judgement = dict[str, Any]()
         if cuts[0][0].folds < 2:
             many = count_persons(site.rows, study)
             why = f"{many} {study.unit_word}s are too few: it takes two folds of {FEWEST}."
@@ -133,10 +133,10 @@ class SiteFolds:
             why = f"this site was away when these folds ended: {', '.join(map(str, missing))} of {len(cuts)}."
         else:
             units = count_persons(site.rows, study) if study.person_column else None
-            found, why = own_verdict(study, y, np.stack(lots), **told, units=units), ""
-        kept = {**found, "why": explain_verdict(study, found)} if found else {"why": why}
-        write_atomically(site.home / FOUND, json.dumps(kept, indent=1), private=True)
-        return found
+            judgement, why = own_verdict(study, y, np.stack(lots), **by_model, units=units), ""
+        content = {**judgement, "why": explain_verdict(study, judgement)} if judgement else {"why": why}
+        write_atomically(site.home / FOUND, json.dumps(content, indent=1), private=True)
+        return judgement
 
     def forget(self) -> None:
         """States of trainings that are over."""
@@ -188,25 +188,25 @@ class FoldSite(LaterSite):
         self.alone = LocalBaseline(agreed, rows, self.secret)
 
     def on_round(self, asked: Message) -> Message:
-        said = super().on_round(asked)
+        answer = super().on_round(asked)
         s, r = asked.words["stage"], asked.words["round"]
         self.alone.keep_up(sum(t.stage.rounds for t in self.agreed.stages[:s]) + r + 1)
-        return said
+        return answer
 
     def _ended(self, settled: Any) -> None:
         """Of the fold's own models nothing is kept but what they say of its rows."""
-        said = {"joined": _answers(self.judge, settled), "alone": self.alone.answers()}
-        save_tensors(self.home / ANSWERS, said)
+        answers = {"joined": _answers(self.judge, settled), "alone": self.alone.answers()}
+        save_tensors(self.home / ANSWERS, answers)
 
 
 class LocalBaseline:
     """The same rows, trained on alone, in step with the rounds: a site that was started again begins with its first
     round, and comes to the same."""
 
-    def __init__(self, agreed: Agreement, found: list[SiteData], secret: str) -> None:
+    def __init__(self, agreed: Agreement, encoded: list[SiteData], secret: str) -> None:
         study, method = resolve(agreed.study, next(n for n, kind in TABLE.items() if kind.catalogue.alone), None)
         task = build_task(study, method, agreed.seed)
-        data = as_rows(found, task.net)
+        data = as_rows(encoded, task.net)
         rows = training_rows(data, study, method, "cpu")
         given = task, method, rows, training_of(study), agreed.seed
         self.engine = Engine(*given, secrets={rows.names[0]: secret})

@@ -117,8 +117,8 @@ class ShareServer:
         self.e = e = mine + theirs
         a = self.deck.a[present]
         cross = e @ a.T
-        known = e @ e.T if self.first else np.uint64(0)
-        out: Words = self.deck.products[np.ix_(present, present)] + cross + cross.T + known
+        gram = e @ e.T if self.first else np.uint64(0)
+        out: Words = self.deck.products[np.ix_(present, present)] + cross + cross.T + gram
         return out
 
     def tested(self, present: list[int], lots: tuple[bytes, bytes]) -> Words:

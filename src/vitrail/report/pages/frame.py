@@ -10,10 +10,11 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.errors import Problem, VitrailError, WriteFailed
 from vitrail.core.text import number, p_words, signed, size
 from vitrail.report.text import FEW_MARK, SAME, few_words, metric_words, why_undefined
 from vitrail.runs.integrity import add_to_chain
+from vitrail.storage.atomic_files import write_atomically
 
 HEAT_STYLES = "/* only on pages with heatmaps */"  # in page.css, between the styles of every page and the others
 
@@ -64,8 +65,8 @@ def write_page(html: str, path: Path, verb: str) -> Path:
     if path.exists() and not is_ours(path, verb):
         raise unwritten(path, f"it exists already and is no page of `vitrail {verb}`.", "nothing was overwritten")
     try:
-        path.write_text(html, encoding="utf-8")
-    except OSError as error:
-        raise unwritten(path, f"it cannot be written: {error.strerror}.") from None
+        write_atomically(path, html)
+    except WriteFailed as error:
+        raise unwritten(path, f"it cannot be written: {error.problems[0].what}") from None
     add_to_chain(path)
     return path

@@ -44,6 +44,7 @@ from vitrail.deploy.transport.flare import limits as flare_limits
 from vitrail.deploy.transport.flare import log as flare_log
 from vitrail.deploy.transport.flare import process as flare_process
 from vitrail.deploy.transport.ipc import Pipe
+from vitrail.storage.atomic_files import private_folder
 
 BODY = "vitrail"  # the one key of a message that holds anything
 PERIOD = 0.08  # seconds between looks for something to do; each costs the processor, also while nobody asks
@@ -250,8 +251,7 @@ def _start(
     """It ends with this process, and so do its own children; its words go to a file."""
     workspace = workspace.resolve()
     supervisor.end_left(workspace)
-    transfer = workspace / "transfer"
-    transfer.mkdir(exist_ok=True, mode=0o700)
+    transfer = private_folder(workspace / "transfer")
     env = {k: v for k, v in os.environ.items() if k in PASSED} | told | SPEED | {"TMPDIR": str(transfer)}
     command = flare_process.command(module, ["-m", str(workspace), *words])
     if box is not None:

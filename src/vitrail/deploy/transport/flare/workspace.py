@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.core.errors import Problem, VitrailError
-from vitrail.deploy.identity.certificates import COORDINATOR, private_folder, project, write_private
+from vitrail.deploy.identity.certificates import COORDINATOR, project
 from vitrail.deploy.identity.enrolment import LEAD, check_certificate, load_coordinator, load_kit
 from vitrail.deploy.transport.ipc import MEMBERS, SCHEME
+from vitrail.storage.atomic_files import private_folder, write_atomically
 
 ADAPTER, PROCESS = "vitrail.deploy.transport.flare.components", "vitrail.deploy.transport.flare.process"
 FLARE = "nvflare.app_common"
@@ -90,7 +91,9 @@ def build_coordinator(folder: Path) -> None:
     line, drivers = _private_line(flare / "coordinator")
     _write(flare / "coordinator", startup=startup, local={**local, "comm_config.json": line}, drivers=drivers)
     removed = sorted(site["identity"] for site in who.sites.values() if site["removed"])
-    write_private(flare / "coordinator" / "disabled_clients.json", json.dumps({"disabled_clients": removed}))
+    write_atomically(
+        flare / "coordinator" / "disabled_clients.json", json.dumps({"disabled_clients": removed}), private=True
+    )
     write_members(who.folder, who.sites)
 
     admin = {
@@ -124,7 +127,7 @@ def build_coordinator(folder: Path) -> None:
 def write_members(folder: Path, sites: Mapping[str, Mapping[str, Any]]) -> None:
     """Who may come in, where FLARE's process can read it: it cannot read the coordinator's own folder."""
     listed = {site["identity"]: {k: site[k] for k in ("approved", "removed")} for site in sites.values()}
-    write_private(folder / "flare" / "coordinator" / MEMBERS, json.dumps(listed))
+    write_atomically(folder / "flare" / "coordinator" / MEMBERS, json.dumps(listed), private=True)
 
 
 def build_site(kit: Path) -> None:
@@ -213,7 +216,9 @@ def _write(workspace: Path, **folders: dict[str, Any]) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         private_folder(folder)
         for file, said in files.items():
-            write_private(folder / file, said if isinstance(said, str) else json.dumps(said, indent=1) + "\n")
+            write_atomically(
+                folder / file, said if isinstance(said, str) else json.dumps(said, indent=1) + "\n", private=True
+            )
 
 
 _LINE = "%(asctime)s - %(name)s - %(levelname)s - %(fl_ctx)s - %(message)s"
