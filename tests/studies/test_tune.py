@@ -300,7 +300,7 @@ def test_on_the_command_line(tmp_path) -> None:
     words += ["--grid", "lr=0.000001,0.01", "--grid", "mu=0.1", "--folds", "2", "--out", "tuned", "--workers", "1"]
     done = vitrail(*words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    pasted = tomllib.loads(done.stdout.split("# the best, for the study file")[1].split("Written:")[0])
+    pasted = tomllib.loads(done.stdout.split("# the best settings, for the study file")[1].split("Written:")[0])
     assert (pasted["method"]["lr"], pasted["method"]["mu"]) == (0.01, 0.1)
     assert json.loads((tmp_path / "tuned" / "tuning.json").read_text())["best"] == {"lr": 0.01, "mu": 0.1}
     again = vitrail(*words, "--resume", cwd=tmp_path)

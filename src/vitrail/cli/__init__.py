@@ -25,7 +25,7 @@ app = typer.Typer(
 
 VERBS = {  # by who uses them, in the order of --help
     "Begin here": (demo.demo,),
-    "Hospital data scientist: one site's own rows, which stay there": (
+    "Hospital data scientist: work with one site's own rows, which stay at the site": (
         site_data.check,
         site_data.look,
         site_data.repair,
@@ -41,7 +41,7 @@ VERBS = {  # by who uses them, in the order of --help
         site.leave,
         site.doctor,
     ),
-    "Study coordinator: a study from its draft to its page": (
+    "Study coordinator: take a study from its draft to its report": (
         runs.init,
         runs.screen,
         runs.run,
@@ -55,7 +55,7 @@ VERBS = {  # by who uses them, in the order of --help
         coordinator.remove,
         coordinator.serve,
     ),
-    "Researcher: which method, which settings, whom to learn from": (
+    "Researcher: compare methods and settings, find out whom to learn from": (
         runs.methods,
         studies.tune,
         studies.transfer,
@@ -68,7 +68,7 @@ for _who, _verbs in VERBS.items():
 
 
 def main() -> None:
-    """Entry point: a user's mistake is told in words, never as a traceback."""
+    """Entry point. A user's mistake is reported as a sentence, never as a traceback."""
     if {"-h", "--help"}.isdisjoint(sys.argv) and sys.argv[1:]:  # help is our own words alone, and coloured
         sys.stdout, sys.stderr = Harmless(sys.stdout), Harmless(sys.stderr)
     warnings.showwarning = show_note
@@ -79,10 +79,12 @@ def main() -> None:
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "can't allocate memory" not in str(error):
             raise
-        what = "what was asked for does not fit into this machine's memory."
-        fail(VitrailError("too little memory", [Problem("memory", what, "Use less data or a smaller network.")]))
+        what = "this task does not fit into the memory of this machine."
+        fail(
+            VitrailError("there is not enough memory", [Problem("memory", what, "Use less data or a smaller network.")])
+        )
     except KeyboardInterrupt:
-        print("\nStopped. What was finished is kept; continue with --resume.", file=sys.stderr)
+        print("\nStopped. Finished work is kept; continue with --resume.", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(141)

@@ -27,7 +27,9 @@ def invite(
     address: Annotated[str, typer.Option(help="HOST:PORT of this machine, as the sites reach it.")] = "",
     seed: Annotated[int | None, typer.Option(help="Instead of the study's first seed.")] = None,
 ) -> None:
-    """Coordinator: make the study's authority and an invitation for each site. Again: add sites, change the address."""
+    """Coordinator: create the study's authority and an invitation for each site. Run it again to add sites or change
+    the address.
+    """
     from vitrail.deploy.identity import coordinator_folder, enrolment
 
     folder = enrolment.invite(study, site or [], address, seed)
@@ -37,7 +39,7 @@ def invite(
         state = "removed" if entry["removed"] else "approved" if entry["approved"] else "invited"
         print(f"  {name:30s} {state:9s} {'' if entry['removed'] else coordinator_folder.invitation_of(folder, name)}")
     print(f"\nThe authority's fingerprint: {who.authority_fingerprint}")
-    print("Send each site its invitation; it answers with a request: vitrail approve REQUEST.")
+    print("Send each site its invitation. The site answers with a request; then: vitrail approve REQUEST.")
     if any(entry["approved"] for entry in who.sites.values()):
         print(
             "Send those who are approved the new invitation too: vitrail request takes it. If somebody was added, all"
@@ -50,7 +52,7 @@ def approve(
     study: StudyOf = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask: the fingerprint was compared.")] = False,
 ) -> None:
-    """Coordinator: sign a site's request, after its fingerprint was compared by phone."""
+    """Coordinator: sign a site's request after comparing its fingerprint by phone."""
     from vitrail.deploy.identity import coordinator_folder, enrolment
 
     folder = coordinator_folder.find_coordinator(study) if study else coordinator_folder.only_coordinator(Path())
@@ -78,7 +80,7 @@ def _say_participants(who: Coordinator, approvals: Path) -> None:
         )
         print("there, send each site its own. Who does not take part after all: vitrail remove NAME.")
         return
-    print(f"All who were invited are approved: send each its own approval from {approvals}.")
+    print(f"Everybody who was invited is approved: send each site its own approval from {approvals}.")
     if not who.study.parties:
         second, took = who.study.protect.second, "vitrail join KIT --approval FILE takes it"
         print(f"{took}; {second}: vitrail serve KIT --second --approval FILE." if second else f"{took}.")
@@ -92,7 +94,7 @@ def remove(
     study: StudyOf = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Coordinator: shut a site out of the study for good."""
+    """Coordinator: exclude a site from the study for good."""
     from vitrail.deploy.identity import coordinator_folder, enrolment
 
     folder = coordinator_folder.find_coordinator(study) if study else coordinator_folder.only_coordinator(Path())
@@ -100,7 +102,7 @@ def remove(
         print("Nothing was changed.")
         raise typer.Exit(1)
     enrolment.remove(folder, site)
-    print(f"{site} is removed: its certificate is refused from now on, also after a restart.")
+    print(f"Site {site} is removed: its certificate is refused from now on, also after a restart.")
     who = enrolment.load_coordinator(folder)
     if site in who.roster:
         print("A run has begun: it keeps its place in the list of participants, and the others need not agree anew.")
@@ -134,7 +136,9 @@ def serve(
     ] = False,
     sandbox: Annotated[bool, typer.Option("--sandbox/--no-sandbox", help=SANDBOX)] = True,
 ) -> None:
-    """Coordinator: wait for the sites, run the study, write run and page. Started again, it goes on where it was."""
+    """Coordinator: wait for the sites, run the study, and write the run folder and its page. If started again, it
+    continues where it stopped.
+    """
     from vitrail.cli.serve_progress import ServeScreen
     from vitrail.deploy.coordinator.process import serve as begin
     from vitrail.deploy.doctor import need_sandbox, need_transport

@@ -13,28 +13,38 @@ from vitrail.data.readers.source import to_place
 
 PLACE: Any = {"parser": to_place, "metavar": "PLACE"}  # a file, FILE.xlsx#SHEET, or "duckdb:///FILE?sql=SELECT ..."
 SANDBOX = "Whether FLARE's processes are shut in (Landlock); without it they read what this user can read."
-StudyFile = Annotated[Path, typer.Argument(help="The study file (TOML).", autocompletion=completion.study_files)]
+StudyFile = Annotated[Path, typer.Argument(help="Study file (TOML).", autocompletion=completion.study_files)]
 Data = Annotated[
     Path,
     typer.Option(
         "--data",
-        help="A folder with one table, or folder of pictures, per site; or one file or database query of all.",
+        help=(
+            "Folder with one table (or one folder of pictures) per site; or one file or database query that "
+            "holds all sites."
+        ),
         **PLACE,
     ),
 ]
-Engine = Annotated[str, typer.Option(help="vectorised (all sites at once) or looped (one after the other).")]
+Engine = Annotated[str, typer.Option(help="vectorised (all sites at once) or looped (one site after the other).")]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
-Rounds = Annotated[int | None, typer.Option(help="Rounds, instead of the study's.")]
-Workers = Annotated[int, typer.Option(min=0, help="Processes; 0: as many as there are cores.")]
+Rounds = Annotated[int | None, typer.Option(help="Number of rounds (default: the study's).")]
+Workers = Annotated[int, typer.Option(min=0, help="Number of processes (0: one per core).")]
 Cluster = Annotated[
-    str, typer.Option(help="Instead of processes here: machines of a Dask scheduler, tcp://HOST:PORT. Rows go there.")
+    str,
+    typer.Option(
+        help=(
+            "Train on the machines of a Dask scheduler, tcp://HOST:PORT. Warning: patient rows are sent to "
+            "these machines."
+        )
+    ),
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Continue what is in --out.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue the work found in --out.")]
 
 
 def parse_methods(given: str | None, study: object = "STUDY", data: object = "DATA") -> list[str]:
-    """Names separated by commas; without any, a short comparison. `all`: those that can be compared by their defaults;
-    the others are told, with the command that tunes them."""
+    """Parse names separated by commas. Without any: the short comparison. `all`: every method whose defaults can be
+    compared; the others are listed with the command that tunes them.
+    """
     from vitrail.methods import DEFAULT, TABLE, named
 
     if given is None:
@@ -44,12 +54,12 @@ def parse_methods(given: str | None, study: object = "STUDY", data: object = "DA
         return [name.strip() for name in given.split(",") if name.strip()]
     if left_out := named(lambda kind: kind.catalogue.tune_first):
         titles = ", ".join(TABLE[name].catalogue.title for name in left_out)
-        print(f"Left out: {titles}. Their defaults are no use before tuning:")
+        print(f"Left out: {titles}. Tune these methods before you compare them:")
         print("\n".join(f"  vitrail tune {study} --data {data} --method {name}" for name in left_out))
-        print(f"To have them all the same, name them: --methods {','.join(left_out)}\n")
+        print(f"To include them anyway, name them: --methods {','.join(left_out)}\n")
     if apart := named(lambda kind: bool(kind.catalogue.required_net)):
         print(
-            f"Left out, for the network that they need: {', '.join(TABLE[name].catalogue.title for name in apart)}.\n"
+            f"Left out because they need another network: {', '.join(TABLE[name].catalogue.title for name in apart)}.\n"
         )
     return named(lambda kind: not kind.catalogue.tune_first and not kind.catalogue.required_net)
 
@@ -97,7 +107,9 @@ def parse_pseudonyms(given: list[str]) -> dict[str, str]:
         site, _, known = item.rpartition("=")
         if not site or not known or site in out:
             what = f"{site!r} has two." if site in out else f"expected SITE=PSEUDONYM, got {item!r}."
-            problems.append(Problem("--pseudonym", what, "Write for example --pseudonym va=site-7, once for a site."))
+            problems.append(
+                Problem("--pseudonym", what, "Write for example --pseudonym va=site-7, once for each site.")
+            )
         out[site] = known
     if problems:
         raise VitrailError("cannot read --pseudonym", problems)

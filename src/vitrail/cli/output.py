@@ -72,7 +72,7 @@ def print_run(result: Run) -> None:
     if result.screening is not None:
         print_screening(result.screening)
     if not result.trained:
-        print("Nothing was trained: no site took part in any round. These are the scores of the start.\n")
+        print("Nothing was trained: no site took part in any round. These are the scores of the untrained model.\n")
     study, few = result.study, small_samples_of(result.sizes)
     table = result.scores().pivot(index="site", columns="metric", values="value").loc[result.sites]
     same = result.baseline().pivot(index="site", columns="metric", values="value").reindex(result.sites)
@@ -97,11 +97,11 @@ def print_run(result: Run) -> None:
         print(f"\n{budget_words(spent)}")
     if standing := read_standing(result.facts):
         labels = labels_of(result.study.target.levels, standing)
-        print(f"\nWhose class stands out?\n{to_text(standing, result.sites, labels)}")
+        print(f"\nWhich class of which site stands out? {to_text(standing, result.sites, labels)}")
     if trust := read_trust(result.sites, result.facts):
-        words = "How far each site trusts the others after the last round: 1 fully, 0 no more"
+        words = "How far each site trusts the others after the last round (1: fully, 0: not at all)"
         if trust.shares:
-            words = "Whom each site learned from: share of its model, mean over rounds"
+            words = "Whom each site learned from (share of its model, mean over rounds)"
         print(f"\n{words}\n")
         shown = trust.mean if trust.shares else trust.final
         print_table(["user", *trust.sites], [[u, *map(float, a)] for u, a in zip(trust.sites, shown, strict=True)])
@@ -196,7 +196,7 @@ def print_verdict_table(result: Comparison, few: dict[str, str]) -> None:
         for v in verdicts.to_dict("records")
     ]
     print_table(["site", "verdict", *(f"{words} *" for words in losses), "why"], rows)
-    print(f"\n* alone / together / baseline, which is one answer to every {result.study.row_word} of the site")
+    print(f"\n* alone / together / baseline (the same prediction for every {result.study.row_word} of the site)")
 
 
 def print_left_out(result: Comparison) -> None:
@@ -210,7 +210,7 @@ def print_left_out(result: Comparison) -> None:
     wide, same = mine.pivot(index="site", columns="method", values="value"), mine.groupby("site").chance.first()
     rows = [[s, *(defined(wide.loc[s, m]) for m in names), defined(same[s])] for s in sites]
     rows.append(["mean", *(defined(wide[m].mean()) for m in names), defined(same.mean())])
-    print(f"\nLeave one site out: {metric_name(metric)} at each site of a model that only the other sites trained\n")
+    print(f"\nLeave one site out: {metric_name(metric)} at each site, for a model trained by the other sites only\n")
     print_table(["site left out", *names.values(), SAME], rows)
 
 
@@ -226,13 +226,13 @@ def print_verdicts(result: Comparison) -> None:
         seen = number(v["least"]) if known else ""
         rows.append([marked(v["site"], few), ANSWERS[v["verdict"]], signed(v["gain"]), between, seen])
     if not rows:
-        print("Not answered: it takes several seeds, and a metric that is defined in them.")
+        print("Not answered: this needs several seeds and a metric that is defined in all of them.")
         return
     word, judged = result.study.row_word, metric_words(result.yardstick)
     what = "answers" if result.study.target.kind == "number" else "probabilities"
     print(f"Training together against training alone, on each site's own {word}s. A gain is how much less wrong the")
     print(f"model's {what} are: {judged}.\n")
-    print_table(["site", "worth it?", "gain", "95 % interval", "smallest it could have seen"], rows)
+    print_table(["site", "worth it?", "gain", "95 % interval", "smallest detectable gain"], rows)
     print_notes(few, [], result.study.row_word, False)
 
 
@@ -256,12 +256,12 @@ def explain_all(
         among, out or place / "explain.html", run.study.name, [run.published_name(s) for s in refuse]
     )
     top = among.table.dropna(subset="size").sort_values("size", ascending=False).groupby("site").head(3)
-    print(f"Mean size of Shapley values ({among.measure}), the three largest of each site\n")
+    print(f"Mean absolute Shapley value ({among.measure}): the three largest at each site\n")
     shown = top.sort_values(["site", "size"], ascending=[True, False])
     print_table(["site", "feature", "mean size", "moves it"],
                 [[r["site"], r["feature"], r["size"], r["moves"]] for r in shown.to_dict("records")])  # fmt: skip
     if among.small:
-        print(f"\nLeft out, fewer than {LEAST_ROWS} {among.unit}s: {', '.join(among.small)}.")
+        print(f"\nLeft out because they have fewer than {LEAST_ROWS} {among.unit}s: {', '.join(among.small)}.")
     print(f"\nPage:  {page.resolve()}\nTable: {page.with_suffix('.csv').resolve()}")
 
 
@@ -279,7 +279,7 @@ def print_notes(few: dict[str, str], why: Sequence[str], word: str, same: bool) 
     """What marks and columns of a table of scores mean, and why a score is not there."""
     from vitrail.report.text import SAME, few_words
 
-    lines = [f"baseline: {SAME}, the most common one or the mean of the site's own hold-out {word}s."] if same else []
+    lines = [f"Baseline: {SAME}, the most common class or the mean of the site's own hold-out {word}s."] if same else []
     lines += [*why, *([few_words(few, word).striptags()] if few else [])]
     print("\n".join(["", *lines]) if lines else "", end="\n" if lines else "")
 
@@ -290,7 +290,8 @@ def yardstick_words(result: Comparison) -> str:
 
     which = "the best over seeds"
     if result.rows.losses:
-        which = f"the one that does best at the other sites; {metric_words(result.yardstick)}; a gain is a loss saved"
+        yardstick = metric_words(result.yardstick)
+        which = f"the method that does best at the other sites; {yardstick}; a gain is a reduction of the loss"
     return f"a federated method against training alone, {which}"
 
 

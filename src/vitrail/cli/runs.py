@@ -32,18 +32,16 @@ def init(
     data: Annotated[
         list[Path],
         typer.Argument(
-            help="Tables or folders of pictures, one per site; or a folder of them; or one file of all sites.",
+            help="Tables or folders of pictures, one per site; or a folder of them; or one file that holds all sites.",
             **PLACE,
         ),
     ],
     target: Annotated[
-        str, typer.Option(help="The column to predict. Folders of pictures need none: their names are the classes.")
+        str, typer.Option(help="Column to predict. Folders of pictures need none: their names are the classes.")
     ] = "",
-    site_column: Annotated[str, typer.Option(help="The column that names the site, when one file holds all.")] = "",
-    time: Annotated[
-        str, typer.Option(help="Where the target is an event: the column that says how long each row was followed.")
-    ] = "",
-    out: Annotated[Path, typer.Option(help="The study file to write.")] = Path("study.toml"),
+    site_column: Annotated[str, typer.Option(help="Column that names the site, if one file holds all sites.")] = "",
+    time: Annotated[str, typer.Option(help="If the target is an event: column with the follow-up time.")] = "",
+    out: Annotated[Path, typer.Option(help="Study file to write.")] = Path("study.toml"),
 ) -> None:
     """Draft a study file from tables or pictures. Kinds, ranges and sizes are guesses: read them before you run."""
     from vitrail.data.drafting.features import infer_table, name_target, read_drafts
@@ -73,55 +71,55 @@ def init(
         print("\n".join([study.description, *notes]))
         _say_masked(study)
         print(traffic_words(Plan(study, study.build_method(), sites=len(sites))))
-        print("Read it: size, channels and bits are yours to correct. Then: vitrail check, vitrail run.")
+        print("Read it and correct size, channels and bits. Then: vitrail check, vitrail run.")
         return
     print(f"Wrote {out}: {len(study.features)} features, {len(sites)} sites, target {target} ({study.target.kind}).")
     print("".join(f"{note}\n" for note in notes), end="")
     _say_masked(study)
     print(traffic_words(Plan(study, study.build_method(), sites=len(sites))))
-    print("Read it: units, ranges and codes for missing values are yours to correct. Then: vitrail check, vitrail run.")
+    print("Read it and correct units, ranges and codes for missing values. Then: vitrail check, vitrail run.")
 
 
 def _say_masked(study: Any) -> None:
     if study.protect.sum == "masked":
-        print("Reports leave under masks ([protect] in the study): nobody reads a single site's, only their sum.")
-    if study.training.refit:
         print(
-            "After scoring, all sites train once more, on all rows, for the model that is used (refit in [training])."
+            "Secure aggregation is on ([protect] in the study): nobody can read a single site's report, only the sum."
         )
+    if study.training.refit:
+        print("After scoring, all sites train once more on all rows; predictions use that model (refit in [training]).")
 
 
 def run(
     study: StudyFile,
     data: Data,
-    out: Annotated[Path, typer.Option(help="The run folder to write.")],
+    out: Annotated[Path, typer.Option(help="Run folder to write.")],
     method: Annotated[
-        str | None, typer.Option(help="Method, instead of the study's.", autocompletion=completion.methods)
+        str | None, typer.Option(help="Method (default: the study's).", autocompletion=completion.methods)
     ] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Hyperparameter of the method: KEY=VALUE.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Hyperparameter of the method, KEY=VALUE.")] = None,
     rounds: Rounds = None,
-    seed: Annotated[int | None, typer.Option(help="Seed, instead of the study's first.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Random seed (default: the study's first).")] = None,
     engine: Engine = "vectorised",
     device: Device = "cpu",
-    dropout_rate: Annotated[float, typer.Option(help="Chance that a site is absent in a round.")] = 0.0,
-    away: Annotated[list[str] | None, typer.Option(help="A planned absence, SITE:FIRST-LAST rounds.")] = None,
+    dropout_rate: Annotated[float, typer.Option(help="Probability that a site is absent in a round.")] = 0.0,
+    away: Annotated[list[str] | None, typer.Option(help="Planned absence: SITE:FIRST-LAST (rounds).")] = None,
     refuse: Annotated[
         list[str] | None,
         typer.Option(
-            help="A site that publishes nothing of its columns, nor its private layers.",
+            help="Site that publishes neither summaries of its columns nor its private layers.",
             autocompletion=completion.sites,
         ),
     ] = None,
     pseudonym: Annotated[
-        list[str] | None, typer.Option(help="The name a site publishes under: SITE=PSEUDONYM.")
+        list[str] | None, typer.Option(help="Name under which a site publishes: SITE=PSEUDONYM.")
     ] = None,
     keep_updates: Annotated[
-        bool, typer.Option("--keep-updates", help="Keep what each site reports in each round, for `contribution`.")
+        bool, typer.Option("--keep-updates", help="Keep each site's report of each round, for `vitrail contribution`.")
     ] = False,
-    match: Annotated[Path | None, typer.Option(help="Of parties: the folder of a match made before.")] = None,
+    match: Annotated[Path | None, typer.Option(help="Vertical studies: folder of an earlier match.")] = None,
     resume: Resume = False,
 ) -> None:
-    """Train one method over all sites, or with all parties, and score on hold-out rows."""
+    """Train one method over all sites (or all parties) and score it on hold-out rows."""
     from vitrail.cli.vertical import refuse_others, run_parties
 
     with without_collector():
@@ -180,10 +178,11 @@ def run(
 def screen(
     study: StudyFile,
     data: Data,
-    out: Annotated[Path | None, typer.Option(help="A folder for screen.html and screen.json.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for screen.html and screen.json.")] = None,
 ) -> None:
-    """Before any training: whose data does not fit the others', where, and why? Exit code 0 nothing likely wrong, 1
-    something is, 2 cannot be read."""
+    """Find out before any training whose data does not fit the others', where, and why. Exit codes: 0 nothing is likely
+    wrong, 1 something is likely wrong, 2 the data cannot be read.
+    """
     from vitrail.data.readers.tables import read_sites
     from vitrail.quality.screening.text import to_text, twin_sentences
     from vitrail.report.sections.screening import published, write_screen
@@ -205,11 +204,11 @@ def screen(
 
 def wire(
     method: Annotated[str, typer.Argument(help="The method.", autocompletion=completion.methods)],
-    study: Annotated[Path | None, typer.Argument(help="The study file; without it, the heart disease study.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Hyperparameter of the method: KEY=VALUE.")] = None,
-    sites: Annotated[int, typer.Option(min=1, help="How many sites, where messages grow with them.")] = 4,
+    study: Annotated[Path | None, typer.Argument(help="Study file (default: the heart disease study).")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Hyperparameter of the method, KEY=VALUE.")] = None,
+    sites: Annotated[int, typer.Option(min=1, help="Number of sites, where the size of messages depends on it.")] = 4,
 ) -> None:
-    """What leaves a site and what comes in, by name, shape and bytes, for that method (or ndoye) and this study."""
+    """List what leaves a site and what comes in, by name, shape and bytes, for a method (or ndoye) and a study."""
     with without_collector():
         from vitrail.data.datasets.catalogue import packaged
         from vitrail.methods import PARTIES, build
@@ -221,8 +220,8 @@ def wire(
 
     agreed = Study.load(study or packaged("heart_disease.toml"))
     if method in PARTIES:
-        what = "what crosses between parties depends on how many columns each guest has."
-        hint = "It is on the page of a run, and in its wire.csv."
+        what = "what crosses between parties depends on the number of columns of each guest."
+        hint = "You find it on the page of a run and in its wire.csv."
         raise VitrailError("there is no table", [Problem(method, what, hint)])
     if method == "ndoye":
         from vitrail.studies.transfer import on_trust, transfer_lines
@@ -259,15 +258,18 @@ def wire(
         total = sum(x.bytes * x.rounds for x in lines if x.direction == direction and not x.per_row)
         print(f"In all {total / 1e6:,.2f} MB {words} each site.")
     if rows_too := sum(x.bytes for x in lines if x.per_row):
-        words = f"for every training {one}: THE {one.upper()}S THEMSELVES LEAVE. A yardstick, not for use."
+        words = (
+            f"for every training {one}: THE {one.upper()}S THEMSELVES LEAVE THE SITE. This is a baseline for "
+            "comparison, not for use."
+        )
         print(f"And {rows_too} bytes {words}")
     if told := [x for x in lines if x.stage.startswith(SCREENING)]:
         print("\nBefore the first round, where a site agrees: whose data does not fit ([screen] in the study)")
         print("\n".join(f"  {x.stage}, {x.direction}, {x.name}: {x.words}" for x in told))
         print()
     if any(x.stage.startswith(FOLDS) for x in lines):
-        print(f"folds: between machines all sites train {fold_count(agreed)} times more after the run, so that each")
-        print("finds out whether joining is worth it there ([verdict] in the study).\n")
+        print(f"folds: between machines all sites train {fold_count(agreed)} more times after the run, so that each")
+        print("can find out whether joining is worth it there ([verdict] in the study).\n")
     if any(x.stage.startswith(REFIT) for x in lines):
         print(
             "refit: after the run all sites train once more, on all of their rows. `vitrail predict` uses that model;"
@@ -275,37 +277,42 @@ def wire(
         print("scores stay those of the run (refit in [training]).\n")
     if method != "ndoye" and (spent := spent_by(agreed, chosen)):
         print(f"{budget_words(spent)}\n")
-    print("seen = sum: the coordinator needs only the total over sites; each: it sees every site's own.")
+    print("seen = sum: the coordinator needs only the total over sites; each: it sees each site's own values.")
     if any(x.seen == "masked" and not x.stage.startswith(SCREENING) for x in lines):
         least = agreed.protect.least
         print(
-            f"masked: it can read the total of more than two thirds of the sites, of {least} or more, and no site's own"
+            "masked: the coordinator can read the total of more than two thirds of the sites, of at least "
+            f"{least}, and no single site's values"
         )
         print("([protect] in the study).")
-        print("Keys and sealed shares go beside each masked report, in words; between machines it is all written down.")
-    print(f"This table says what travels, not what could be learned from it about the {one}s behind it.")
+        print(
+            "Each masked report is accompanied by keys and sealed shares, in the message header; between "
+            "machines all of it is logged."
+        )
+    print(f"This table lists what is sent. It does not say what could be learned from it about the {one}s behind it.")
     if method == "ndoye":
         print(f"Every site's model goes to every other site, through the coordinator. {on_trust(one)}")
 
 
 def report(
-    run: Annotated[Path, typer.Argument(help="The folder of a run or a comparison.")],
-    out: Annotated[Path | None, typer.Option(help="The HTML file to write.")] = None,
+    run: Annotated[Path, typer.Argument(help="Folder of a run or a comparison.")],
+    out: Annotated[Path | None, typer.Option(help="HTML file to write.")] = None,
 ) -> None:
-    """Write the page of a run or a comparison: one HTML file that needs no network."""
+    """Write the report of a run or a comparison as one HTML file that needs no network."""
     from vitrail.report.pages.builder import load, write_report
 
     print(write_report(load(run), out or run / "report.html").resolve())
 
 
 def verify(
-    place: Annotated[Path, typer.Argument(help="The folder of a run or comparison; or a site's kit, home or outbox.")],
+    place: Annotated[Path, typer.Argument(help="Folder of a run or comparison; or a site's kit, home or outbox.")],
     authority: Annotated[
-        Path | None, typer.Option(help="The certificate of the study's authority, or an invitation that holds it.")
+        Path | None, typer.Option(help="Certificate of the study's authority, or an invitation that contains it.")
     ] = None,
 ) -> None:
-    """Is it as it was written? What was changed, is missing or was added, and who signed it. Exit code 0 all is as it
-    was, 1 something is not, 2 cannot be read."""
+    """Verify a run folder or an outbox: report changed, missing and added files, and who signed them. Exit codes: 0
+    intact, 1 modified, 2 unreadable.
+    """
     from vitrail.core.text import several
     from vitrail.deploy.audit.verification import verify as look
 
@@ -321,11 +328,13 @@ def verify(
 
 
 def ui(
-    run: Annotated[Path, typer.Argument(help="The folder of a run, finished or being written.")],
-    port: Annotated[int, typer.Option(help="0: any that is free.")] = 0,
-    host: Annotated[str, typer.Option(help="Anything but 127.0.0.1 asks for a token.")] = "127.0.0.1",
+    run: Annotated[Path, typer.Argument(help="Folder of a run, finished or in progress.")],
+    port: Annotated[int, typer.Option(help="Port (0: any free port).")] = 0,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; any other than 127.0.0.1 requires a token.")
+    ] = "127.0.0.1",
 ) -> None:
-    """Follow a run in the browser: sites, rounds, curves, bytes, losses and returns as they happen."""
+    """Follow a run in the browser: rounds, scores, traffic, and sites that disconnect and reconnect, live."""
     import json
 
     from vitrail.report.live.server import check_folder, start
@@ -343,12 +352,12 @@ def ui(
 
 
 def adopt(
-    run: Annotated[Path, typer.Argument(help="The folder of a run with private layers.")],
-    site: Annotated[str, typer.Option(help="The new site's name.")],
+    run: Annotated[Path, typer.Argument(help="Folder of a run with private layers.")],
+    site: Annotated[str, typer.Option(help="Name of the new site.")],
     data: Annotated[Path, typer.Option("--data", help="The new site's own file.", **PLACE)],
-    out: Annotated[Path, typer.Option(help="The run folder to write; the old one is left alone.")],
+    out: Annotated[Path, typer.Option(help="Run folder to write; the old one is not changed.")],
 ) -> None:
-    """Take a new site into a finished run: it fits its own private layers, the shared model stands still."""
+    """Add a new site to a finished run: the site fits its own private layers, and the shared model does not change."""
     from vitrail.data.readers.tables import read_table
     from vitrail.report.pages.builder import write_report
     from vitrail.runs import Run
@@ -359,7 +368,8 @@ def adopt(
     result.save(out)
     rows = gains(result)
     print(
-        f"{site}, on its own hold-out {told.study.row_word}s: the shared model as it is, and with layers fitted to it\n"
+        f"{site}, on its own hold-out {told.study.row_word}s: the shared model unchanged, and with layers fitted to "
+        "this site\n"
     )
     mine = rows[rows.site == site]
     columns = ["metric", "before", "after", "same"]
@@ -370,7 +380,7 @@ def adopt(
 
 
 def methods() -> None:
-    """The methods and their hyperparameters."""
+    """List the methods and their hyperparameters."""
     from vitrail.cli.method_list import describe_methods
 
     rows = []

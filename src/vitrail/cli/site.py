@@ -20,11 +20,13 @@ if TYPE_CHECKING:
 
 
 def request(
-    invitation: Annotated[Path, typer.Argument(help="The invitation, as the coordinator sent it.")],
-    kit: Annotated[Path | None, typer.Option(help="The kit to make; NAME.kit beside the invitation otherwise.")] = None,
-    home: Annotated[Path | None, typer.Option(help="Where this site keeps its own; NAME.home beside the kit.")] = None,
+    invitation: Annotated[Path, typer.Argument(help="Invitation, as the coordinator sent it.")],
+    kit: Annotated[Path | None, typer.Option(help="Kit to create (default: NAME.kit next to the invitation).")] = None,
+    home: Annotated[
+        Path | None, typer.Option(help="Folder for this site's models and outbox (default: NAME.home next to the kit).")
+    ] = None,
 ) -> None:
-    """Site: make a key, which stays here, and a request to send to the coordinator."""
+    """Site: create a key, which stays here, and a request to send to the coordinator."""
     from vitrail.deploy.identity import enrolment
 
     made = enrolment.request(invitation, kit, home)
@@ -39,65 +41,79 @@ def request(
     print(f"  your fingerprint         {made.fingerprint}")
     print(f"  authority's fingerprint  {made.authority_fingerprint}\n")
     if own.approved:
-        print("This kit is approved already and has the new invitation now.")
+        print("This kit was approved before; it now has the new invitation.")
         return
     print(f"Send {made.file} to the coordinator, and compare both fingerprints by phone.")
-    print(
-        "What you agree to, and its hash, is shown when you join: it names all participants and their keys, which are"
-    )
-    print("known when everybody who was invited is approved.")
+    print("The consent form and its hash are shown when you join. It names all participants and their keys, which are")
+    print("known once everybody who was invited has been approved.")
 
 
 def join(
     kit: Annotated[Path, typer.Argument(help="This site's kit.")],
     data: Annotated[Path, typer.Option("--data", help="The site's own file; it stays here.", **PLACE)],
-    approval: Annotated[Path | None, typer.Option(help="The approval, the first time.")] = None,
-    accept: Annotated[str, typer.Option(help="The agreement's hash, for unattended use.")] = "",
-    publish: Annotated[bool, typer.Option(help="Whether layers and models are shown where the method asks.")] = True,
+    approval: Annotated[Path | None, typer.Option(help="Approval, needed the first time.")] = None,
+    accept: Annotated[str, typer.Option(help="Hash of the consent form, for unattended use.")] = "",
+    publish: Annotated[
+        bool, typer.Option(help="Whether to publish layers and models where the method asks for them.")
+    ] = True,
     keep: Annotated[
         int | None,
-        typer.Option(min=1, help="Of so many messages the numbers are kept, the last ones; all without it."),
+        typer.Option(min=1, help="Keep the contents of the last N messages only (default: all)."),
     ] = None,
     watts: Annotated[
-        float | None, typer.Option(min=0.1, max=10000, help="What one busy core here draws: then energy is told.")
+        float | None,
+        typer.Option(min=0.1, max=10000, help="Power draw of one busy CPU core in watts; enables the energy estimate."),
     ] = None,
     ration_training: Annotated[
-        int | None, typer.Option(min=1, help="A guest: times that a row may be asked in training; else the study's.")
+        int | None,
+        typer.Option(min=1, help="Guest: how often a row may be queried during training (default: the study's limit)."),
     ] = None,
     ration_after: Annotated[
-        int | None, typer.Option(min=0, help="A guest: rows that may be asked afterwards; else the study's.")
+        int | None,
+        typer.Option(min=0, help="Guest: how many rows may be queried after training (default: the study's limit)."),
     ] = None,
     places: Annotated[
-        bool, typer.Option("--places", help="A party: agree beforehand that all learn which rows are in common.")
+        bool,
+        typer.Option("--places", help="Party: agree in advance that all parties learn which rows they have in common."),
     ] = False,
     list_ratio: Annotated[
         float | None,
-        typer.Option(min=1, help="A party: another's list of ids may be so many times as long as yours; else 2."),
+        typer.Option(
+            min=1, help="Party: how many times as long as yours another party's list of IDs may be (default: 2)."
+        ),
     ] = None,
-    explain: Annotated[int, typer.Option(min=0, help="A host: rows in common to explain after training.")] = 0,
+    explain: Annotated[int, typer.Option(min=0, help="Host: number of matched rows to explain after training.")] = 0,
     ask: Annotated[
-        Path | None, typer.Option(help="A host: rows to predict after training, of anybody.", **PLACE)
+        Path | None, typer.Option(help="Host: number of rows to predict after training, matched or not.", **PLACE)
     ] = None,
     look_up: Annotated[
-        bool, typer.Option("--look-up", help="A guest: people who are not in common may be looked up blindly.")
+        bool, typer.Option("--look-up", help="Guest: allow private lookups of people who are not in the match.")
     ] = False,
     another: Annotated[
         bool,
-        typer.Option("--another-run", help="Another run may begin though the last has not ended; not in a service."),
+        typer.Option(
+            "--another-run", help="Allow a new run although the last one has not ended; do not use this in a service."
+        ),
     ] = False,
     show_verdict: Annotated[
         bool,
         typer.Option(
-            "--show-verdict", help="With a verdict in the study: tell the others whether joining is worth it here."
+            "--show-verdict", help="If the study has a verdict: tell the other sites whether joining is worth it here."
         ),
     ] = False,
     most_epsilon: Annotated[
         float | None,
-        typer.Option(min=0, help="Refuse a run after which these rows had spent more privacy, over all studies; kept."),
+        typer.Option(
+            min=0,
+            help=(
+                "Refuse a run after which these rows would have spent more than this privacy budget (epsilon) "
+                "over all studies. The limit is remembered."
+            ),
+        ),
     ] = None,
     sandbox: Annotated[bool, typer.Option("--sandbox/--no-sandbox", help=SANDBOX)] = True,
 ) -> None:
-    """Site: check the file, read what will leave the house, agree, and take part until the study is finished."""
+    """Site: check the file, read what will leave the hospital, agree, and take part until the study is finished."""
     from vitrail.deploy.doctor import need_sandbox, need_transport
     from vitrail.deploy.identity import enrolment
     from vitrail.deploy.identity.signing import Signer
@@ -141,7 +157,7 @@ def join(
     if mine.verdict:
         page = site.home / "verdict.html"
         write_own_verdict(own.site, own.study, mine.verdict, page)
-        shown = "The others were told." if show_verdict else "That stays here."
+        shown = "The other sites were informed." if show_verdict else "This stays here."
         print(f"Is joining worth it here? {verdict_words(mine.verdict)} {shown} {page.resolve()}")
     if mine.sights:
         page = write_look(mine.look(frame), site.home / "look.html", mine.joining)
@@ -152,10 +168,10 @@ def join(
 
 def outbox(
     kit: Annotated[Path, typer.Argument(help="This site's kit.")],
-    show: Annotated[int | None, typer.Option(help="Print the numbers of the message with this number.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Also what came in, and what was refused.")] = False,
+    show: Annotated[int | None, typer.Option(help="Print the contents of the message with this number.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Also list what came in and what was refused.")] = False,
 ) -> None:
-    """Site: every message that ever left this house; with --show, the numbers in it."""
+    """Site: list every message that ever left this hospital; with --show, the numbers in it."""
     from vitrail.core.text import several, size
     from vitrail.deploy.audit.outbox import Outbox, numbers, table
     from vitrail.deploy.identity import enrolment
@@ -177,47 +193,63 @@ def outbox(
         from vitrail.deploy.vertical.match_quota import MatchQuota
         from vitrail.deploy.vertical.process import ration_left
 
-        sealed = ["Each is shown as it was before it was sealed."] if left else []
+        sealed = ["Each message is shown as it was before encryption."] if left else []
         print("\n".join([*sealed, *ration_left(own), MatchQuota(own.home).words()]))
     if strange := [e for e in entries if e.kind == NOT_OURS]:
-        print(f"{several(len(strange), 'line')} on what came over FLARE's own channels and was refused; the last one:")
+        print(
+            f"{several(len(strange), 'line')} about messages that came over FLARE's own channels and were refused; "
+            "the last one:"
+        )
         print(f"  {strange[-1].time}  {strange[-1].what}")
     if left:
-        print(f"The numbers of one: vitrail outbox {kit} --show {max(left, key=lambda e: e.bytes).number}")
+        print(
+            f"To see the numbers in one message: vitrail outbox {kit} --show {max(left, key=lambda e: e.bytes).number}"
+        )
 
 
 def predict(
     kit: Annotated[
         Path,
         typer.Argument(
-            help="This site's kit; the folder of a run on one machine, with --site; or what `vitrail export` wrote."
+            help=(
+                "This site's kit; or the folder of a run on one machine, with --site; or a file written by "
+                "`vitrail export`."
+            )
         ),
     ],
-    new: Annotated[Path | None, typer.Argument(help="The new rows: a table with the study's columns.", **PLACE)] = None,
+    new: Annotated[Path | None, typer.Argument(help="New rows: a table with the study's columns.", **PLACE)] = None,
     data: Annotated[
         Path | None,
-        typer.Option("--data", help="The new rows, or pictures; with parties, the folder of their tables.", **PLACE),
+        typer.Option(
+            "--data", help="New rows or pictures; vertical studies: the folder of the parties' tables.", **PLACE
+        ),
     ] = None,
     id_: Annotated[
-        str, typer.Option("--id", help="A column of the new rows to write beside each prediction; it is not used.")
+        str, typer.Option("--id", help="Column of the new rows to copy to each prediction; the model does not use it.")
     ] = "",
     site: Annotated[
-        str, typer.Option(help="The site whose model, where it is a run folder.", autocompletion=completion.sites)
+        str, typer.Option(help="Site whose model is used, for a run folder.", autocompletion=completion.sites)
     ] = "",
-    out: Annotated[Path | None, typer.Option(help="The CSV file to write; without it, on the screen.")] = None,
-    run: Annotated[str | None, typer.Option(help="The run whose model; without it, the one that ended last.")] = None,
+    out: Annotated[Path | None, typer.Option(help="CSV file to write (default: print on the screen).")] = None,
+    run: Annotated[str | None, typer.Option(help="Run whose model is used (default: the last one that ended).")] = None,
     keep: Annotated[
-        str, typer.Option(help="Instead of what was agreed, the model trained on this site's rows alone: its method.")
+        str,
+        typer.Option(
+            help="Use the model that this method trained on this site's rows alone, instead of the agreed one."
+        ),
     ] = "",
-    without: Annotated[list[str] | None, typer.Option(help="A guest that is away: its median answer stands.")] = None,
+    without: Annotated[list[str] | None, typer.Option(help="Guest that is absent: its median answer is used.")] = None,
     blind: Annotated[
-        bool, typer.Option("--blind", help="Guests look people up without learning whom; counted by their ration.")
+        bool,
+        typer.Option(
+            "--blind", help="Look up people at guests without revealing whom; counts towards each guest's query limit."
+        ),
     ] = False,
-    today: Annotated[
-        list[str] | None, typer.Option(help="A guest's table as it is today, to look people up in: GUEST=FILE.")
-    ] = None,
+    today: Annotated[list[str] | None, typer.Option(help="Today's table of a guest, for lookups: GUEST=FILE.")] = None,
 ) -> None:
-    """Site: its own model on new rows, as CSV: line or picture, a probability for each class, how unsure it is."""
+    """Site: predict new rows with its own model, as CSV: line or picture, a probability for each class, and the
+    uncertainty.
+    """
     from vitrail.cli.vertical import host_run_of, predict_parties, refuse_others, write_new
     from vitrail.data.readers.tables import read_table
     from vitrail.deploy.identity import enrolment
@@ -271,34 +303,44 @@ def predict(
 
 
 def explain(
-    place: Annotated[Path, typer.Argument(help="The folder of a run on one machine, or this site's kit.")],
+    place: Annotated[Path, typer.Argument(help="Folder of a run on one machine, or this site's kit.")],
     data: Annotated[
-        Path | None, typer.Option("--data", help="The site's own file; or without --site, a folder of all.", **PLACE)
+        Path | None,
+        typer.Option(
+            "--data", help="The site's own file; without --site, a folder with the files of all sites.", **PLACE
+        ),
     ] = None,
     site: Annotated[
         str,
-        typer.Option(
-            help="The site that explains its own model; without it, all of them.", autocompletion=completion.sites
-        ),
+        typer.Option(help="Site that explains its own model (default: all sites).", autocompletion=completion.sites),
     ] = "",
-    party: Annotated[str, typer.Option(help="Of a run with parties, whose own page; without it, the host's.")] = "",
-    id_: Annotated[list[str] | None, typer.Option("--id", help="With parties: a person to take apart.")] = None,
-    rows: Annotated[int, typer.Option(min=1, help="How many rows, by lot where there are more.")] = 1000,
-    row: Annotated[list[str] | None, typer.Option(help="A row to take apart: its line in the file.")] = None,
-    feature: Annotated[str | None, typer.Option(help="The feature whose dependence is drawn.")] = None,
-    outcome: Annotated[str | None, typer.Option(help="The class that is explained, if not the positive one.")] = None,
+    party: Annotated[
+        str, typer.Option(help="Vertical studies: party whose own page is written (default: the host).")
+    ] = "",
+    id_: Annotated[
+        list[str] | None, typer.Option("--id", help="Vertical studies: explain the prediction for this patient ID.")
+    ] = None,
+    rows: Annotated[
+        int, typer.Option(min=1, help="Number of rows to explain, sampled at random if there are more.")
+    ] = 1000,
+    row: Annotated[list[str] | None, typer.Option(help="Explain this row (line number in the file).")] = None,
+    feature: Annotated[str | None, typer.Option(help="Feature whose dependence plot is drawn.")] = None,
+    outcome: Annotated[str | None, typer.Option(help="Class to explain (default: the positive class).")] = None,
     reference: Annotated[
-        Path | None, typer.Option(help="The site's own file, where --data holds new rows.", **PLACE)
+        Path | None, typer.Option(help="The site's own file, if --data contains new rows.", **PLACE)
     ] = None,
     refuse: Annotated[
         list[str] | None,
-        typer.Option(help="A site that shows nothing on the page of all.", autocompletion=completion.sites),
+        typer.Option(help="Site that publishes nothing on the page of all sites.", autocompletion=completion.sites),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the lot.")] = 1,
-    out: Annotated[Path | None, typer.Option(help="The HTML file; else explain-SITE.html here, or in the run.")] = None,
+    seed: Annotated[int, typer.Option(help="Random seed for sampling rows.")] = 1,
+    out: Annotated[
+        Path | None, typer.Option(help="HTML file to write (default: explain-SITE.html, here or in the run folder).")
+    ] = None,
 ) -> None:
-    """Why did the model say that? At a site, its own model and rows: nothing leaves. Of all sites, means only. With
-    parties, the host's own page, where a guest's columns are one feature, or a guest's own page."""
+    """Explain predictions. At a site: its own model on its own rows; nothing leaves. For all sites: means only.
+    Vertical studies: the host's own page, where the columns of a guest count as one feature, or a guest's own page.
+    """
     from vitrail.cli.vertical import explain_parties, host_run_of, refuse_others
     from vitrail.data.readers.tables import read_table
     from vitrail.deploy.identity import enrolment
@@ -315,7 +357,11 @@ def explain(
         explain_parties(place, data, rows, id_ or [], party, feature, outcome, seed, out)
         return
     if data is None or party or id_:
-        what = "expected the site's own file, or a folder of all." if data is None else "the run has no parties."
+        what = (
+            "expected the site's own file, or a folder with the files of all sites."
+            if data is None
+            else "the run has no parties."
+        )
         raise VitrailError("cannot explain", [Problem("--data" if data is None else "--party, --id", what)])
     told = Run.load(place) if not (place / "invitation.json").exists() else None
     everyone = told is not None and not site
@@ -345,7 +391,7 @@ def leave(
     kit: Annotated[Path, typer.Argument(help="This site's kit.")],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Site: end taking part for good. The key is deleted; the site's own model and its outbox stay."""
+    """Site: leave the study for good. The key is deleted; the site's own model and its outbox stay."""
     from vitrail.deploy.identity import enrolment
     from vitrail.deploy.site import model as site_model
 
@@ -353,9 +399,9 @@ def leave(
     if when := site_model.has_left(own.folder):
         print(f"{own.site} left {own.study.name!r} with this kit on {when}. There is nothing more to do.")
         return
-    print(f"{own.site} leaves {own.study.name!r}: its key and certificate are deleted, and this kit joins no more.")
-    print(f"What stays here: {own.home} (models and outbox). What left before cannot be called back.")
-    if not yes and not typer.confirm("Leave for good?", default=False):
+    print(f"{own.site} leaves {own.study.name!r}: its key and certificate are deleted, and this kit cannot join again.")
+    print(f"What stays here: {own.home} (models and outbox). What was sent before cannot be taken back.")
+    if not yes and not typer.confirm("Leave the study for good?", default=False):
         print("Nothing was changed.")
         raise typer.Exit(1)
     site_model.leave(own.folder, own.home)
@@ -364,9 +410,11 @@ def leave(
 
 def doctor(
     place: Annotated[Path, typer.Argument(help="A site's kit, or the coordinator's study file.")],
-    data: Annotated[Path | None, typer.Option("--data", help="At a site: its own file.", **PLACE)] = None,
+    data: Annotated[Path | None, typer.Option("--data", help="Site: its own file.", **PLACE)] = None,
 ) -> None:
-    """Either end: is everything there to take part? Each finding with what to do. Exit code 1 if something is not."""
+    """Site or coordinator: check that everything needed to take part is in place, and say what to do about each
+    problem. Exit code 1 if something is missing.
+    """
     from vitrail.deploy.doctor import at_coordinator, at_site
     from vitrail.deploy.identity import coordinator_folder, enrolment
 

@@ -23,21 +23,24 @@ def check(
         list[Path],
         typer.Argument(
             metavar="FILE...",
-            help="The site's own table, or its pictures; several sites, to compare pictures.",
+            help="The site's own table or pictures; several sites, to compare pictures.",
             parser=to_place,
         ),
     ],
     json: Annotated[
-        bool, typer.Option("--json", help="Findings as JSON; a list of them where several files are given.")
+        bool, typer.Option("--json", help="Write findings as JSON; a list if several files are given.")
     ] = False,
-    party: Annotated[str, typer.Option(help="Whose table it is, in a study with parties; the host's otherwise.")] = "",
+    party: Annotated[str, typer.Option(help="Vertical studies: party that owns the table (default: the host).")] = "",
     pooled: Annotated[
         Path | None,
-        typer.Option(help="Also against all sites' pooled summaries: screen.json of a run, from the coordinator."),
+        typer.Option(
+            help="Also compare with the pooled summaries of all sites: screen.json of a run, from the coordinator."
+        ),
     ] = None,
 ) -> None:
-    """Check a site's file or pictures against the study, alone and offline. Exit code 0 fine, 1 findings, 2 cannot
-    read."""
+    """Check a site's file or pictures against the study, alone and offline. Exit codes: 0 no findings, 1 findings, 2
+    unreadable.
+    """
     import shlex
 
     from vitrail.quality.checks.table import check_sites, to_json, to_text
@@ -46,7 +49,7 @@ def check(
 
     agreed = Study.load(study)
     if pooled and (agreed.parties or agreed.images):
-        what = "only columns that all sites have are compared with the others'."
+        what = "only columns that all sites have are compared with the other sites."
         raise VitrailError("cannot check", [Problem("--pooled", what, "Leave it out.")])
     if agreed.parties:
         from vitrail.vertical.tables import check_files
@@ -79,19 +82,24 @@ def check(
 
 
 def look(
-    data: Annotated[Path, typer.Option("--data", help="The site's own file, or its pictures.", **PLACE)],
+    data: Annotated[Path, typer.Option("--data", help="The site's own file or pictures.", **PLACE)],
     run: Annotated[
         Path | None,
-        typer.Argument(help="The folder of a run; not with --kit."),
+        typer.Argument(help="Folder of a run; not together with --kit."),
     ] = None,
-    site: Annotated[str, typer.Option(help="The site whose own eyes these are.", autocompletion=completion.sites)] = "",
-    kit: Annotated[Path | None, typer.Option(help="The site's kit, where it took part between machines.")] = None,
-    feature: Annotated[list[str] | None, typer.Option(help="A column to look at besides the findings'.")] = None,
-    picture: Annotated[list[str] | None, typer.Option(help="A picture of --data to be taken apart.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The HTML file; without it, look-SITE.html here.")] = None,
+    site: Annotated[str, typer.Option(help="Name of your site.", autocompletion=completion.sites)] = "",
+    kit: Annotated[Path | None, typer.Option(help="The site's kit, if it took part between machines.")] = None,
+    feature: Annotated[
+        list[str] | None, typer.Option(help="Column to show in addition to those with findings.")
+    ] = None,
+    picture: Annotated[list[str] | None, typer.Option(help="Picture of --data to examine in detail.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="HTML file to write (default: look-SITE.html in this folder).")
+    ] = None,
 ) -> None:
-    """At a site, alone: its own rows behind each finding and a repair, or its pictures beside the model. Nothing
-    leaves."""
+    """Site: show its own rows behind each finding and a repair, or its pictures and what the model looks at. Nothing
+    leaves.
+    """
     import shlex
 
     from vitrail.analysis.site_text import to_text
@@ -103,7 +111,7 @@ def look(
     from vitrail.runs.site.inspection import look_behind
 
     if (run is None) == (kit is None):
-        what = "expected one of them: a run folder with --site, or --kit where the site took part between machines."
+        what = "expected a run folder with --site, or --kit if the site took part between machines."
         raise VitrailError("cannot look", [Problem("RUN or --kit", what)])
     if kit is not None:
         from vitrail.deploy.identity import enrolment
@@ -129,36 +137,39 @@ def repair(
     study: Annotated[
         Path,
         typer.Argument(
-            help="The study file (TOML), the folder of a run, or this site's kit.",
+            help="Study file (TOML), folder of a run, or this site's kit.",
             autocompletion=completion.study_files,
         ),
     ],
     file: Annotated[Path, typer.Argument(help="The site's own table; it is never changed.", parser=to_place)],
-    feature: Annotated[str, typer.Option(help="The column, or the outcome.")] = "",
-    cause: Annotated[str, typer.Option(help="What is wrong with it, in the words of `vitrail look`.")] = "",
-    factor: Annotated[float | None, typer.Option(help="unit: what values are multiplied by.")] = None,
-    offset: Annotated[float | None, typer.Option(help="unit, offset: what is added; sign: OFFSET - value.")] = None,
-    code: Annotated[str | None, typer.Option(help="code: the number that stands for a missing value.")] = None,
-    other: Annotated[str | None, typer.Option(help="swapped: the other column.")] = None,
-    map_: Annotated[list[str] | None, typer.Option("--map", help="recoded: WRITTEN=MEANT, for each code.")] = None,
-    below: Annotated[float | None, typer.Option(help="unit in part: only values below.")] = None,
-    above: Annotated[float | None, typer.Option(help="unit in part: only values above.")] = None,
+    feature: Annotated[str, typer.Option(help="Column to repair (a feature or the outcome).")] = "",
+    cause: Annotated[str, typer.Option(help="Cause, as `vitrail look` names it.")] = "",
+    factor: Annotated[float | None, typer.Option(help="For unit: factor to multiply values by.")] = None,
+    offset: Annotated[
+        float | None, typer.Option(help="For unit and offset: value to add; for sign: OFFSET - value.")
+    ] = None,
+    code: Annotated[str | None, typer.Option(help="For code: number that stands for a missing value.")] = None,
+    other: Annotated[str | None, typer.Option(help="For swapped: the other column.")] = None,
+    map_: Annotated[
+        list[str] | None, typer.Option("--map", help="For recoded: WRITTEN=MEANT, once for each code.")
+    ] = None,
+    below: Annotated[float | None, typer.Option(help="For a unit in some rows: change only values below this.")] = None,
+    above: Annotated[float | None, typer.Option(help="For a unit in some rows: change only values above this.")] = None,
     found: Annotated[
         Path | None,
-        typer.Option("--from", help="A run's folder or a screen.json: all repairs that its findings ask for."),
+        typer.Option("--from", help="Folder of a run or a screen.json: make all repairs that its findings ask for."),
     ] = None,
     site: Annotated[
         str,
-        typer.Option(
-            help="With --from: which site this is, by the name it published under.", autocompletion=completion.sites
-        ),
+        typer.Option(help="With --from: name under which this site published.", autocompletion=completion.sites),
     ] = "",
-    write: Annotated[Path | None, typer.Option(help="The corrected copy to make; without it, only shown.")] = None,
-    word: Annotated[str, typer.Option(help="Who says so, for the note; else the user of this machine.")] = "",
-    why: Annotated[str, typer.Option(help="Why, for the note.")] = "",
+    write: Annotated[Path | None, typer.Option(help="Corrected copy to make (default: only show the changes).")] = None,
+    word: Annotated[str, typer.Option(help="Who decided, for the note (default: the user of this machine).")] = "",
+    why: Annotated[str, typer.Option(help="Reason, for the note.")] = "",
 ) -> None:
-    """At a site: what a repair would change in its file; with --write, a corrected copy and a note beside it. Never in
-    place."""
+    """Site: show what a repair would change in its file. With --write: make a corrected copy with a note. The file
+    itself is never changed.
+    """
     import getpass
     import shlex
 
@@ -168,13 +179,13 @@ def repair(
 
     agreed = _study_of(study)
     if agreed.images or agreed.parties:
-        what = "only tables of sites are repaired."
+        what = "only tables of sites can be repaired."
         raise VitrailError("cannot repair", [Problem(str(study), what, "Correct the files by hand.")])
     if found is not None:
         given = {"--cause": cause, "--factor": factor, "--offset": offset, "--code": code, "--other": other,
                  "--map": map_, "--below": below, "--above": above}  # fmt: skip
         if lost := [flag for flag, value in given.items() if value not in (None, "", [])]:
-            what = "the findings tell it."
+            what = "it is taken from the findings."
             raise VitrailError("cannot repair", [Problem(flag, what, "Leave it out, or --from.") for flag in lost])
         wanted, reasons = _from_findings(found, site, file, agreed, feature)
         why = "; ".join([*([why] if why else []), *reasons])
@@ -185,7 +196,7 @@ def repair(
     print(to_text(told))
     if write is None:
         copy = as_csv(file, ".repaired")
-        print(f"\nNothing was written. To make a corrected copy: --write {shlex.quote(str(copy))}")
+        print(f"\nNothing was written. To make a corrected copy, add --write {shlex.quote(str(copy))}")
         return
     made, note = write_copy(told, write, word or getpass.getuser(), why)
     print(f"\nCopy: {made.resolve()}\nNote: {note.resolve()}\n{file} was not touched.")
@@ -194,21 +205,23 @@ def repair(
 def _read_map(given: list[str], needed: dict[str, str]) -> dict[str, str]:
     """WRITTEN=MEANT; and nothing that a repair needs is left out."""
     hint = "`vitrail look` prints the command to copy."
-    problems = [Problem(flag, "nothing is given.", hint) for flag, value in needed.items() if not value]
+    problems = [Problem(flag, "no value is given.", hint) for flag, value in needed.items() if not value]
     levels = dict[str, str]()
     for item in given:
         written, equals, meant = (part.strip() for part in item.partition("="))
         if not equals or not written or not meant:
             problems.append(Problem("--map", f"expected WRITTEN=MEANT, got {item!r}.", "Write for example --map 1=2."))
         elif levels.setdefault(written, meant) != meant:
-            problems.append(Problem("--map", f"{written!r} means two things.", "Write it once."))
+            problems.append(Problem("--map", f"{written!r} is given two meanings.", "Write it once."))
     if problems:
         raise VitrailError("cannot repair", problems)
     return levels
 
 
 def _from_findings(found: Path, site: str, file: Path, agreed: Study, feature: str) -> tuple[list[Repair], list[str]]:
-    """What a screening says is likely wrong at this site and its own rows bear out; the rest is told."""
+    """Repairs for what a screening calls likely wrong at this site and its own rows confirm; the other findings are
+    printed.
+    """
     from vitrail.data.readers.tables import read_table
     from vitrail.quality.repair.own_rows import own_cause
     from vitrail.quality.repair.remedies import Repair
@@ -230,7 +243,7 @@ def _from_findings(found: Path, site: str, file: Path, agreed: Study, feature: s
     mine = [f for f in told.wrong if f.site == site and column in ("", f.feature)]
     if not mine:
         what = "nothing is likely wrong there" + (f" with {feature!r}." if feature else ".")
-        raise VitrailError("cannot repair", [Problem("--from", what, "Look at it all the same: vitrail look.")])
+        raise VitrailError("cannot repair", [Problem("--from", what, "To look at the data anyway: vitrail look.")])
     frame = read_table(file, agreed)
     repairs, reasons = list[Repair](), list[str]()
     for finding in mine:
@@ -241,7 +254,7 @@ def _from_findings(found: Path, site: str, file: Path, agreed: Study, feature: s
         elif not any({repair.column, repair.other} & {r.column, r.other} - {None} for r in repairs):  # told twice
             repairs, reasons = [*repairs, repair], [*reasons, finding.text]
     if not repairs:
-        what = "none of the findings has a repair that this file bears out."
+        what = "no finding has a repair that this file confirms."
         raise VitrailError("cannot repair", [Problem("--from", what, "See vitrail look.")])
     return repairs, reasons
 

@@ -13,16 +13,16 @@ from vitrail.core.errors import VitrailError
 if TYPE_CHECKING:
     from vitrail.deploy.site.model import SiteModel
 
-Place = Annotated[Path, typer.Argument(help="The folder of a run on one machine, with --site; or this site's kit.")]
-Whose = Annotated[str, typer.Option(help="The site whose model, where it is a run folder.")]
+Place = Annotated[Path, typer.Argument(help="Folder of a run on one machine, with --site; or this site's kit.")]
+Whose = Annotated[str, typer.Option(help="Site whose model is used, for a run folder.")]
 
 
 def export(
     place: Place,
-    to: Annotated[Path, typer.Option(help="The file to write: it ends in .onnx, .pt2 (torch) or .vitrail.")],
+    to: Annotated[Path, typer.Option(help="File to write; its name ends in .onnx, .pt2 (torch) or .vitrail.")],
     site: Whose = "",
 ) -> None:
-    """Site: its own model as one file, with its scale inside, that answers without the run folder."""
+    """Site: export its own model as one file that includes the scaling and works without the run folder."""
     from vitrail.export.writer import export_model
 
     mine = _own(place, site)
@@ -31,8 +31,14 @@ def export(
     if to.suffix.lower() == ".vitrail":
         print(f"New rows: vitrail predict {to} new.csv")
     else:
-        print(f"Read back and compared with ours on made-up rows: answers differ by {made.off:.1e} at most.")
-    print("It holds what this site learned from its rows, and the mean and spread of its columns: it stays at the site")
+        print(
+            "The file was read back and compared with the original model on synthetic rows: predictions "
+            f"differ by {made.off:.1e} at most."
+        )
+    print(
+        "The file contains what this site learned from its rows, and the mean and spread of its columns. "
+        "It stays at the site"
+    )
     print("unless somebody there decides otherwise.")
 
 
@@ -40,9 +46,13 @@ def card(
     place: Place,
     data: Annotated[Path, typer.Option("--data", help="The site's own file; it stays here.")],
     site: Whose = "",
-    out: Annotated[Path | None, typer.Option(help="The HTML file; without it, card-SITE.html here.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="HTML file to write (default: card-SITE.html in this folder).")
+    ] = None,
 ) -> None:
-    """Site: the card of its own model, as HTML and Markdown: data, scores, calibration, limits, what left the house."""
+    """Site: write the model card of its own model as HTML and Markdown: data, scores, calibration, limits, and what
+    left the hospital.
+    """
     from vitrail.core.text import number
     from vitrail.data.readers.tables import read_table
     from vitrail.report.pages.card import bedside_words, write_card
@@ -57,7 +67,7 @@ def card(
     )
     page, plain = write_card(made, out or Path(f"card-{site_folder(mine.site)}.html"), mine.joining)
     for told in made.scores[:1]:
-        print(f"{metric_words(told.metric)}: {number(told.told.value)}; always the same answer: {number(told.chance)}")
+        print(f"{metric_words(told.metric)}: {number(told.told.value)}; baseline: {number(told.chance)}")
     print("\n".join([*bedside_words(made)[:1], *made.limits]))
     print(f"\nPage:     {page.resolve()}\nMarkdown: {plain.resolve()}\nBoth are private to {mine.site}.")
 
@@ -79,7 +89,9 @@ def _left(place: Path, mine: SiteModel) -> tuple[list[str], list[str]]:
     except VitrailError as error:
         return [f"In simulation only: {problem.what}" for problem in error.problems], []
     out = [x for x in agreed.lines if x.direction == "from site"]
-    where = [] if far else ["The run was a simulation on one machine; between machines this would have left."]
+    where = (
+        [] if far else ["The run was a simulation on one machine; between machines, this would have left the hospital."]
+    )
     return [item.text() for item in items(agreed, out)], [*where, noise_and_masks(agreed)]
 
 

@@ -28,12 +28,14 @@ from vitrail.core.text import print_table
 def compare(
     study: StudyFile,
     data: Data,
-    out: Annotated[Path, typer.Option(help="The folder to write.")],
+    out: Annotated[Path, typer.Option(help="Folder to write.")],
     methods: Annotated[
         str | None,
         typer.Option(
-            help="Methods, separated by commas, also NAME:KEY=VALUE; or all. Without it, the yardsticks and a few that "
-            "did well.",
+            help=(
+                "Methods, separated by commas, also NAME:KEY=VALUE; or all (default: the baselines and a few "
+                "methods that did well)."
+            ),
             autocompletion=completion.many_methods,
         ),
     ] = None,
@@ -41,21 +43,25 @@ def compare(
         int,
         typer.Option(
             min=1,
-            help="How many seeds at most: each cuts every site's rows into folds anew. If after two of them every "
-            "site's answer is clear, no more are trained.",
+            help=(
+                "Largest number of seeds; each draws new folds at every site. If every site's answer is clear "
+                "after two seeds, no more are trained."
+            ),
         ),
     ] = 4,
-    folds: Annotated[int, typer.Option(min=2, help="Folds of each site's rows; each is held out once.")] = 10,
+    folds: Annotated[
+        int, typer.Option(min=2, help="Number of folds of each site's rows; each fold is held out once.")
+    ] = 10,
     harm: Annotated[
         float,
-        typer.Option(min=0, max=0.99, help="What a site may lose without harm: a share of what a guess would lose."),
+        typer.Option(min=0, max=0.99, help="Largest loss that counts as no harm, as a share of the baseline's loss."),
     ] = 0.03,
-    every_seed: Annotated[bool, typer.Option("--every-seed", help="Train all seeds, also where it is clear.")] = False,
+    every_seed: Annotated[
+        bool, typer.Option("--every-seed", help="Train all seeds, even if the answer is already clear.")
+    ] = False,
     leave_one_site_out: Annotated[
         bool,
-        typer.Option(
-            "--leave-one-site-out", help="Also test on each site's rows a model that all other sites trained."
-        ),
+        typer.Option("--leave-one-site-out", help="Also test a model trained by all other sites on each site's rows."),
     ] = False,
     rounds: Rounds = None,
     engine: Engine = "vectorised",
@@ -113,9 +119,11 @@ def tune(
             "and the values that the method declares, one after the other: about 10 trainings for each fold."
         ),
     ] = None,
-    folds: Annotated[int, typer.Option(help="Folds within each site's training rows.")] = 3,
-    metric: Annotated[str | None, typer.Option(help="What to judge by, instead of log loss (numbers: rmse).")] = None,
-    out: Annotated[Path | None, typer.Option(help="The folder to write; it keeps each trial as it ends.")] = None,
+    folds: Annotated[int, typer.Option(help="Number of folds within each site's training rows.")] = 3,
+    metric: Annotated[
+        str | None, typer.Option(help="Metric to optimise (default: log loss; for numbers RMSE).")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder to write; each trial is saved as soon as it ends.")] = None,
     rounds: Rounds = None,
     seed: Annotated[int | None, typer.Option(help="Seed, instead of the study's first.")] = None,
     workers: Workers = 0,
@@ -149,7 +157,7 @@ def tune(
         )
     judged = f"{metric_name(found.metric)} over {folds} folds of the training {agreed.row_word}s"
     print(f"{found.title}: {judged}, best first")
-    print("" if grid else "One key after the other was tried, with the best values of those before it.\n")
+    print("" if grid else "One key after the other was tried, each with the best values of the keys before it.\n")
     keys = list(found.grid)
     table = found.table[[*keys, *found.same._fields]].to_numpy().tolist()
     table.append([SAME, *[""] * (len(keys) - 1), *found.same])
@@ -163,7 +171,7 @@ def tune(
     print_notes(found.few, [WORST], agreed.row_word, False)
     if words := found.caution():
         print(f"\n{words}")
-    print(f"\n# the best, for the study file\n{found.section()}")
+    print(f"\n# the best settings, for the study file {found.section()}")
     if out:
         print(f"\nWritten: {(out / 'tuning.json').resolve()}")
 
@@ -171,24 +179,25 @@ def tune(
 def transfer(
     study: StudyFile,
     data: Data,
-    out: Annotated[Path | None, typer.Option(help="A folder for page and tables.")] = None,
-    folds: Annotated[int, typer.Option(help="Folds of each site's cross-validation.")] = 5,
+    out: Annotated[Path | None, typer.Option(help="Folder for the page and tables.")] = None,
+    folds: Annotated[int, typer.Option(help="Number of folds of each site's cross-validation.")] = 5,
     train_with: Annotated[
-        str | None, typer.Option(help="Then train with the best: top:3, below:0.05, or NAME,NAME.")
+        str | None, typer.Option(help="Then train with the best matches: top:3, below:0.05, or NAME,NAME.")
     ] = None,
     user: Annotated[
-        list[str] | None, typer.Option(help="For this site; without it, for each.", autocompletion=completion.sites)
+        list[str] | None,
+        typer.Option(help="Site to do this for (default: each site).", autocompletion=completion.sites),
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option(help="The method to train with, instead of the default one.", autocompletion=completion.methods),
+        typer.Option(help="Method to train with (default: the built-in choice).", autocompletion=completion.methods),
     ] = None,
     rounds: Rounds = None,
     seed: Annotated[int | None, typer.Option(help="Seed, instead of the study's first.")] = None,
     workers: Workers = 0,
     cluster: Cluster = "",
 ) -> None:
-    """Before any training together: whose model carries over to whose rows (the adapted Ndoye factor)?"""
+    """Find out before any joint training whose model works on whose rows (the adapted Ndoye factor)."""
     from vitrail.data.readers.tables import read_sites
     from vitrail.metrics.scores import metric_name
     from vitrail.report.pages.transfer import write_transfer
@@ -216,7 +225,7 @@ def transfer(
     print_table(["user", *found.sites], [[marked(u, found.few), *map(float, shown.loc[u])] for u in found.sites])
     pictures, word = agreed.images is not None, agreed.row_word
     also = "" if pictures else "; and the columns their models use most differently"
-    print(f"\nWhom to learn from, best suited first{also}\n")
+    print(f"\nWhom to learn from, best match first{also}\n")
     rows = found.table[found.table.user.isin(user or found.sites)].sort_values(["user", "rank"])
     said: list[list[Any]] = []
     for name, mine in rows.groupby("user"):
@@ -241,30 +250,41 @@ def transfer(
 
 
 def contribution(
-    run: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
     user: Annotated[
-        str, typer.Option(help="The site on whose own test rows the loss is counted.", autocompletion=completion.sites)
+        str,
+        typer.Option(help="Site whose own test rows are used to measure the loss.", autocompletion=completion.sites),
     ],
     data: Annotated[
-        Path, typer.Option("--data", help="The user's own file, or a folder or file of all sites.", **PLACE)
+        Path, typer.Option("--data", help="The user's own file, or a folder or file with all sites.", **PLACE)
     ],
     method: Annotated[str, typer.Option(help="loo (leave-one-out), shapley or all.")] = "all",
     retrain: Annotated[
         bool | None,
         typer.Option(
             "--retrain/--no-retrain",
-            help="Train groups of sites again, with all sites' rows in --data; unless told, up to 6 sites, within "
-            "an hour. Else they are rebuilt from what a run with --keep-updates kept.",
+            help=(
+                "Train groups of sites again, with the rows of all sites in --data (default: for up to 6 sites, "
+                "if it takes less than an hour). Otherwise they are rebuilt from the reports that --keep-updates "
+                "kept."
+            ),
             show_default=False,
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Seeds to train again from; their noise is in the intervals.")] = 5,
-    coalitions: Annotated[int, typer.Option(help="Groups of sites that are drawn where there are more than 10.")] = 512,
-    out: Annotated[Path | None, typer.Option(help="The folder to write; without it, contribution-USER here.")] = None,
+    seeds: Annotated[
+        int, typer.Option(help="Number of seeds for training again; the intervals include their variation.")
+    ] = 5,
+    coalitions: Annotated[
+        int, typer.Option(help="Number of groups of sites to sample if there are more than 10 sites.")
+    ] = 512,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to write (default: contribution-USER in this folder).")
+    ] = None,
     cluster: Cluster = "",
 ) -> None:
-    """How much each site's taking part lowered the user's loss, and a ledger of credits: by training every group of
-    sites again, or rebuilt from what the sites reported, with a warning where that cannot be relied on."""
+    """Estimate how much each site's participation lowered the user's loss, with a ledger of credits. Groups of sites
+    are trained again, or rebuilt from the sites' reports, with a warning where that is unreliable.
+    """
     from vitrail.report.pages.contribution import write_contribution
     from vitrail.runs import Run
     from vitrail.runs.folder import site_folder

@@ -29,7 +29,9 @@ def match(
     ] = False,
     out: Annotated[Path, typer.Option(help="The folder for each party's own file, with --places.")] = Path("match"),
 ) -> None:
-    """Whom the parties of a study have in common: the number, and with --places a file for each with its own rows."""
+    """Count the patients that the parties of a study have in common; with --places, write a file for each party with
+    its own matched rows.
+    """
     from vitrail.core.text import size
     from vitrail.study.model import Study
     from vitrail.vertical.matching.match import consent

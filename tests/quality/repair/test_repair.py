@@ -387,7 +387,7 @@ def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     words = ["repair", "study.toml", "data/here.csv", "--from", "run", "--site", "here"]
     said = ask(*words)
-    assert "Nothing was written. To make a corrected copy: --write data/here.repaired.csv" in said
+    assert "Nothing was written. To make a corrected copy, add --write data/here.repaired.csv" in said
     assert "chol: in another unit. Repair: value x 38.67" in said
     assert "sick: the outcome is coded the other way round" in said
     assert [p.name for p in Path("data").iterdir()] == ["here.csv"], "nothing was written"

@@ -112,7 +112,7 @@ def test_a_draft_is_masked_where_it_can_be(tmp_path: Path) -> None:
 def test_wire_and_form_say_who_can_read_what(tmp_path: Path) -> None:
     MASKED.save(tmp_path / "study.toml")
     told = CliRunner().invoke(app, ["wire", "fedavg", str(tmp_path / "study.toml")]).output
-    assert "it can read the total of more than two thirds of the sites, of 3 or more, and no site's own" in told
+    assert "the coordinator can read the total of more than two thirds" in told
     form = " ".join(contract_text(Agreement.of(MASKED, None, 5), "north", list(SITES), True).split())
     assert "Nobody can read this site's own report (training)" in form
     assert "what 4 sites or more (more than two thirds of 5) report together can be opened" in form

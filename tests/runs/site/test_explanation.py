@@ -214,7 +214,7 @@ def test_the_verb_for_all_sites(place: Path) -> None:
     words = ["explain", place / "run", "--data", place / "data", "--refuse", "south"]
     done = CliRunner().invoke(app, list(map(str, words)))
     assert done.exit_code == 0, done.output
-    assert "Left out, fewer than 100 rows: west." in done.output
+    assert "Left out because they have fewer than 100 rows: west." in done.output
     found = pd.read_csv(place / "run" / "explain.csv")
     assert set(found.site) == {"north"}, "west has 60 rows, south refused"
     assert list(found.feature) == list(FEATURES)

@@ -147,7 +147,7 @@ def test_the_coordinator_saw_sizes(houses: Houses, first: Path, captured: Captur
 
 def test_outbox_and_doctor_know_parties(houses: Houses, first: Path) -> None:
     told = houses.do("outbox", houses.kit("lab"))
-    assert "Each is shown as it was before it was sealed." in told
+    assert "Each message is shown as it was before encryption." in told
     assert "of 9 times more in training, and" in told
     assert "of 700 rows afterwards" in told
     shown = next(e for e in Outbox(houses.home("lab")).entries() if e.kind == "Levels")
