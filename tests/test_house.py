@@ -26,6 +26,7 @@ DEFINED_TWICE: set[str] = set()  # class names, besides those of methods
 NO_NOUN: set[str] = set()  # modules, as paths below the source
 TOO_LARGE = {"methods"}  # one file for each paper, nothing else: its number is that of the papers
 TOO_LONG: set[str] = set()
+VAGUE_NAMES = 171, 46  # variables (fields among them) and parameters that have one of the VAGUE words as a name
 
 # participles and adverbs that were modules once, and others of their kind; what ends in -ed is found without the list
 NOT_NOUNS = frozenset(
@@ -75,6 +76,8 @@ NOT_NOUNS = frozenset(
         "second",
     }
 )
+# they say that something was said or found, not what it is
+VAGUE = frozenset({"told", "said", "found", "known", "kept", "heard"})
 NO_PARTICIPLES = frozenset({"seed", "feed", "speed", "need", "bed"}) | {"shared"}  # what both ends of a protocol know
 
 
@@ -101,6 +104,15 @@ def large_folders(paths: Iterable[str]) -> set[str]:
         folder, _, name = path.rpartition("/")
         count[folder] += not name.startswith("__")
     return {folder for folder, modules in count.items() if modules > LARGEST}
+
+
+def count_vague_names(tree: ast.AST) -> tuple[int, int]:
+    """How many variables (fields among them) and how many parameters have a name in VAGUE."""
+    nodes = list(ast.walk(tree))
+    stores = [n for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store) and n.id in VAGUE]
+    patterns = [n for n in nodes if isinstance(n, ast.MatchAs | ast.MatchStar) and n.name in VAGUE]
+    handlers = [n for n in nodes if isinstance(n, ast.ExceptHandler) and n.name in VAGUE]
+    return len(stores + patterns + handlers), sum(isinstance(n, ast.arg) and n.arg in VAGUE for n in nodes)
 
 
 def below(path: Path) -> str:
@@ -135,6 +147,12 @@ def test_a_folder_says_what_it_is() -> None:
     assert silent == []
     packages = {file.parent for file in FILES}
     assert [below(folder) for folder in packages if not (folder / "__init__.py").exists()] == []
+
+
+def test_a_local_name_says_what_it_holds() -> None:
+    counts = {below(file): count_vague_names(_tree(file)) for file in FILES}
+    total = sum(stores for stores, _ in counts.values()), sum(parameters for _, parameters in counts.values())
+    assert total == VAGUE_NAMES, {file: count for file, count in counts.items() if any(count)}
 
 
 def _tree(file: Path) -> ast.Module:
@@ -177,3 +195,19 @@ def test_what_is_no_noun_is_found(module: str, noun: bool) -> None:
 def test_a_large_folder_is_found() -> None:
     assert large_folders([f"a/m{i}.py" for i in range(LARGEST)] + ["a/__init__.py"]) == set()
     assert large_folders([f"a/m{i}.py" for i in range(LARGEST + 1)]) == {"a"}
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("report = told(1)", (0, 0)),
+        ("told = 1; said: int = 2; x.known = 3", (2, 0)),
+        ("for found, (a, kept) in heard: pass", (2, 0)),
+        ("[x for known in y if (said := known)]", (2, 0)),
+        ("def found(told, *said, known=1, **heard): lambda kept: 0", (0, 5)),
+        ("f(told=1, known=2)", (0, 0)),
+        ("match x:\n    case {'a': told, **rest} | [*said]: pass", (2, 0)),
+    ],
+)
+def test_a_vague_name_is_counted(text: str, count: tuple[int, int]) -> None:
+    assert count_vague_names(ast.parse(text)) == count

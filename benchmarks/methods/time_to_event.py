@@ -93,7 +93,7 @@ def study_of(sites: Mapping[str, pd.DataFrame], time: str, event: str, horizon: 
 
 
 def drafted(fed: Federation) -> vt.Study:
-    return vt.Study.parse({**infer_table(fed.sites, fed.event, "", fed.time).said, "screen": {"ask": False}})
+    return vt.Study.parse({**infer_table(fed.sites, fed.event, "", fed.time).content, "screen": {"ask": False}})
 
 
 def plain(study: vt.Study) -> vt.Study:

@@ -33,12 +33,12 @@ def test_init_takes_ids_that_repeat_for_persons(name: str) -> None:
         frame = longitudinal(k)
         sites[f"s{k}"] = frame.drop(columns="who").assign(**{name: 10_000 + frame.who})
     draft = infer_table(sites, "died")
-    assert draft.said["person"] == name
-    assert name not in draft.said["features"]
+    assert draft.content["person"] == name
+    assert name not in draft.content["features"]
     assert any(f"{name} repeats" in note and "person" in note for note in draft.notes)
-    study = vt.Study.parse(draft.said)
+    study = vt.Study.parse(draft.content)
     assert not [f for f in find_faults(sites["s0"], study) if f.column == name]
-    without = vt.Study.parse({k: v for k, v in draft.said.items() if k != "person"})
+    without = vt.Study.parse({k: v for k, v in draft.content.items() if k != "person"})
     found = [f for f in find_faults(sites["s0"], without) if f.kind == "repeated_persons"]
     assert [f.column for f in found] == [name]
     assert f'person = "{name}"' in found[0].hint
@@ -52,8 +52,8 @@ def test_a_ward_of_few_rows_does_not_hide_ids_that_repeat() -> None:
         sites[f"s{k}"] = frame.drop(columns="who").assign(subject_id=10_000 + frame.who)
     assert len(sites["s2"]) < 20
     draft = infer_table(sites, "died")
-    assert draft.said["person"] == "subject_id"
-    assert "subject_id" not in draft.said["features"]
+    assert draft.content["person"] == "subject_id"
+    assert "subject_id" not in draft.content["features"]
 
 
 @pytest.mark.parametrize("name", ["patient_id", "mrn", "case_no", "encounter_id", "Fallnummer"])
@@ -69,14 +69,14 @@ def test_ids_are_no_features_however_often_they_repeat(name: str, share: float) 
         frame = pd.DataFrame({"age": r.integers(20, 90, 300)[who], "hb": r.normal(13, 2, 300).round(1)})
         sites[f"s{k}"] = frame.assign(died=r.integers(0, 2, 300), **{name: 10_000 + 7 * who})
     draft = infer_table(sites, "died")
-    assert set(draft.said["features"]) == {"age", "hb"}
+    assert set(draft.content["features"]) == {"age", "hb"}
     if name in ("patient_id", "mrn"):  # the name says whose it is: then a few rows are enough
-        assert ("person" in draft.said) == (come_back > 0)
+        assert ("person" in draft.content) == (come_back > 0)
 
 
 def test_check_notices_visits_that_are_nearly_the_same() -> None:
     frame = longitudinal().drop(columns="who")
-    study = vt.Study.parse(infer_table({"a": frame, "b": frame}, "died").said)
+    study = vt.Study.parse(infer_table({"a": frame, "b": frame}, "died").content)
     assert any(f.kind == "nearly_same_rows" for f in find_faults(frame, study))
     alone = frame.groupby(["sex", "age", "died"], as_index=False).first()[frame.columns]
     assert not any(f.kind == "nearly_same_rows" for f in find_faults(alone, study))
@@ -96,9 +96,9 @@ def test_independent_rows_are_not_taken_for_visits() -> None:
             num_children=r.integers(0, 5, n), zip_code=r.integers(1000, 1100, n), y=r.integers(0, 2, n)
         )
         draft = infer_table({"a": frame, "b": frame.sample(frac=1, random_state=seed)}, "y")
-        assert "num_children" in draft.said["features"]
-        kinds = {f.kind for f in find_faults(frame, vt.Study.parse(draft.said))}
-        told += "person" in draft.said or bool(kinds & {"repeated_persons", "nearly_same_rows"})
+        assert "num_children" in draft.content["features"]
+        kinds = {f.kind for f in find_faults(frame, vt.Study.parse(draft.content))}
+        told += "person" in draft.content or bool(kinds & {"repeated_persons", "nearly_same_rows"})
     assert told == 0
 
 
@@ -137,7 +137,7 @@ def test_pictures_of_one_person_stay_together(tmp_path: Path, index: bool) -> No
 def test_init_drafts_whose_pictures_they_are(tmp_path: Path) -> None:
     write_pictures(tmp_path)
     draft = infer_table(read_drafts([tmp_path], "finding"), "finding")
-    study = vt.Study.parse(draft.said)
+    study = vt.Study.parse(draft.content)
     assert study.person_column
     assert "72 pictures seem to be of 24 people" in draft.notes[-1]
     rows = clean(read_sites(tmp_path, study)["north"], study)

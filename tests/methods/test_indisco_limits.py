@@ -131,7 +131,7 @@ def test_no_piece_of_a_picture_is_in_any_message() -> None:
     """What push makes of prototypes stays; the model that goes round is as it was before."""
     trial = next(iter(trials(methods.build("indisco", {"least": 1, "warm": 1}))))
     last = trial.whole.moments[-1].state
-    every = [t.double() for m in trial.whole.messages for _, t in flatten(m.said) if t.dim() > 2]
+    every = [t.double() for m in trial.whole.messages for _, t in flatten(m.message) if t.dim() > 2]
     said = [t.reshape(-1, t.shape[-1]) for t in every]
     wide = torch.cat([t for t in said if t.shape[-1] == last.alone["prototypes"].shape[-1]])
     before = last.alone["prototypes"].flatten(0, 1).double()

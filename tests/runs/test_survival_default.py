@@ -34,7 +34,7 @@ def made(rows: int, seed: int) -> pd.DataFrame:
 
 
 def drafted(sites: dict[str, pd.DataFrame], **changes: Any) -> vt.Study:
-    draft = infer_table(sites, "died", "", "days").said
+    draft = infer_table(sites, "died", "", "days").content
     draft["target"]["horizon"] = 365.0
     metrics = tuple(NEAR)
     study = vt.Study.parse({**draft, "screen": {"ask": False}, "metrics": metrics, "split": {"test": 0.1}})

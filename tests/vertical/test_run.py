@@ -111,7 +111,7 @@ def test_a_new_patient_is_looked_up_blindly_and_counted(run: Path, tmp_path: Pat
     place = torch.tensor([5])
     person = read.model.people[5]
     row = guest.rows.whole.iloc[[guest.rows.people.index(person)]]
-    assert torch.equal(answer_scores(guest.guest.tell(guest.features(row), [person])), read.model.told["lab"][place])
+    assert torch.equal(answer_scores(guest.guest.tell(guest.features(row), [person])), read.model.guest_answers["lab"][place])
 
 
 def test_somebody_who_came_after_the_match_is_looked_up_in_todays_table(run: Path, tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ def test_a_run_that_was_stopped_ends_as_one_in_one_go(place: Path) -> None:
     assert code == 0, told
     again = VerticalRun.load(place / "run")
     pd.testing.assert_frame_equal(again.scores, whole.scores)
-    assert torch.equal(again.model.told["lab"], whole.model.told["lab"])
+    assert torch.equal(again.model.guest_answers["lab"], whole.model.guest_answers["lab"])
     assert again.ledger.bytes.sum() > whole.ledger.bytes.sum(), (
         "the step that was repeated crossed twice, and is counted"
     )

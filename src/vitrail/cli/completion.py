@@ -22,14 +22,14 @@ def study_files(incomplete: str) -> list[str]:
     """TOML files, and folders on the way to them."""
     place = Path(incomplete)
     folder = place if incomplete.endswith("/") else place.parent
-    found = []
+    paths = []
     with suppress(OSError):
         for entry in sorted(folder.iterdir()):
             if entry.is_dir() and not entry.name.startswith("."):
-                found.append(f"{entry}/")
+                paths.append(f"{entry}/")
             elif entry.suffix == ".toml":
-                found.append(str(entry))
-    return _fitting(found, incomplete)
+                paths.append(str(entry))
+    return _fitting(paths, incomplete)
 
 
 def methods(incomplete: str) -> list[str]:
@@ -48,14 +48,14 @@ def sites(ctx: typer.Context, incomplete: str) -> list[str]:
     """Those of the run, or of the data, that was named before; or who was invited to the study."""
     given = ctx.params
     # of a line that ends in an option without its value, click leaves the words beside options unread
-    named = [given.get(key) for key in ("run", "kit", "place", "found")] + list(ctx.args)
-    found = [site for place in named if place for site in _of_run(Path(place))]
-    if not found and (data := given.get("data")):
-        found += _of_data(Path(data))
-    if not found:
+    named = [given.get(key) for key in ("run", "kit", "place", "findings")] + list(ctx.args)
+    names = [site for place in named if place for site in _of_run(Path(place))]
+    if not names and (data := given.get("data")):
+        names += _of_data(Path(data))
+    if not names:
         for book in sorted(Path().glob("*.coordinator/coordinator.json")):
-            found += _names(_read(book).get("sites"))
-    return _fitting(found, incomplete)
+            names += _names(_read(book).get("sites"))
+    return _fitting(names, incomplete)
 
 
 def _of_run(folder: Path) -> list[str]:
@@ -72,13 +72,13 @@ def _of_data(place: Path) -> list[str]:
 
 def _read(file: Path) -> dict[str, Any]:
     with suppress(OSError, ValueError, RecursionError):
-        told = json.loads(read_text(file, LARGEST))
-        return told if isinstance(told, dict) else {}
+        content = json.loads(read_text(file, LARGEST))
+        return content if isinstance(content, dict) else {}
     return {}
 
 
-def _names(told: Any) -> list[str]:
-    return [name for name in told if isinstance(name, str)] if isinstance(told, list | dict) else []
+def _names(content: Any) -> list[str]:
+    return [name for name in content if isinstance(name, str)] if isinstance(content, list | dict) else []
 
 
 def _fitting(names: Iterable[str], begun: str) -> list[str]:

@@ -104,13 +104,13 @@ def parse_pseudonyms(given: list[str]) -> dict[str, str]:
     out: dict[str, str] = {}
     problems = []
     for item in given:
-        site, _, known = item.rpartition("=")
-        if not site or not known or site in out:
+        site, _, pseudonym = item.rpartition("=")
+        if not site or not pseudonym or site in out:
             what = f"{site!r} has two." if site in out else f"expected SITE=PSEUDONYM, got {item!r}."
             problems.append(
                 Problem("--pseudonym", what, "Write for example --pseudonym va=site-7, once for each site.")
             )
-        out[site] = known
+        out[site] = pseudonym
     if problems:
         raise VitrailError("cannot read --pseudonym", problems)
     return out

@@ -107,15 +107,15 @@ def print_run(result: Run) -> None:
         print_table(["user", *trust.sites], [[u, *map(float, a)] for u, a in zip(trust.sites, shown, strict=True)])
 
 
-def print_screening(told: Screening) -> None:
+def print_screening(screening: Screening) -> None:
     """What is likely wrong; of what differs and may be real only how much, the page has it."""
     from vitrail.quality.screening.text import calm, sentence, twin_sentences
 
-    wrong = [*twin_sentences(told), *map(sentence, told.wrong)]
+    wrong = [*twin_sentences(screening), *map(sentence, screening.wrong)]
     print("Whose data does not fit?" + " Likely wrong:" * bool(wrong))
-    print("\n".join(f"  - {text}" for text in wrong) or f"  {calm(told)}")
-    if maybe := len(told.findings) - len(told.wrong):
-        print(f"  {maybe}{' more' * bool(told.wrong)} differ{'s' * (maybe == 1)}, and may be real: on the page.")
+    print("\n".join(f"  - {text}" for text in wrong) or f"  {calm(screening)}")
+    if maybe := len(screening.findings) - len(screening.wrong):
+        print(f"  {maybe}{' more' * bool(screening.wrong)} differ{'s' * (maybe == 1)}, and may be real: on the page.")
     print()
 
 
@@ -204,8 +204,8 @@ def print_left_out(result: Comparison) -> None:
     from vitrail.metrics.scores import metric_name
     from vitrail.report.text import SAME
 
-    metric, found = result.study.metrics[0], result.left_out
-    mine = found[found.metric == metric]
+    metric, scores = result.study.metrics[0], result.left_out
+    mine = scores[scores.metric == metric]
     names, sites = titles_of(result), list(dict.fromkeys(mine.site))
     wide, same = mine.pivot(index="site", columns="method", values="value"), mine.groupby("site").chance.first()
     rows = [[s, *(defined(wide.loc[s, m]) for m in names), defined(same[s])] for s in sites]
@@ -221,9 +221,9 @@ def print_verdicts(result: Comparison) -> None:
 
     few, rows = small_samples_of(result.sites), []
     for v in result.verdicts().to_dict("records"):
-        known = math.isfinite(v["low"])
-        between = f"{signed(v['low'])} to {signed(v['high'])}" if known else "one seed has none"
-        seen = number(v["least"]) if known else ""
+        bounded = math.isfinite(v["low"])
+        between = f"{signed(v['low'])} to {signed(v['high'])}" if bounded else "one seed has none"
+        seen = number(v["least"]) if bounded else ""
         rows.append([marked(v["site"], few), ANSWERS[v["verdict"]], signed(v["gain"]), between, seen])
     if not rows:
         print("Not answered: this needs several seeds and a metric that is defined in all of them.")
@@ -267,8 +267,8 @@ def explain_all(
 
 def small_samples_of(sizes: pd.DataFrame) -> dict[str, str]:
     """Sites whose scores stand on few hold-out rows -> how many."""
-    told = zip(sizes["site"], sizes.get("few_rows", [""] * len(sizes)), strict=True)
-    return {str(site): str(words) for site, words in told if words}
+    pairs = zip(sizes["site"], sizes.get("few_rows", [""] * len(sizes)), strict=True)
+    return {str(site): str(words) for site, words in pairs if words}
 
 
 def defined(value: Any) -> Any:
@@ -305,5 +305,5 @@ def kept_size(run: Path) -> str:
     from vitrail.core.text import several, size
     from vitrail.runs.folder import UPDATES
 
-    kept = [f.stat().st_size for f in (run / UPDATES).glob("round-*.safetensors")]
-    return f"{several(len(kept), 'round')}, {size(sum(kept))}, in {run / UPDATES}"
+    sizes = [f.stat().st_size for f in (run / UPDATES).glob("round-*.safetensors")]
+    return f"{several(len(sizes), 'round')}, {size(sum(sizes))}, in {run / UPDATES}"

@@ -32,7 +32,9 @@ def init(
     data: Annotated[
         list[Path],
         typer.Argument(
-            help="Tables or folders of pictures, one per site; or a folder of them; or one file that holds all sites.",
+            help=(
+                "Tables or folders of pictures, one per site; or a folder of them; or one file that holds all sites."
+            ),
             **PLACE,
         ),
     ],
@@ -60,7 +62,7 @@ def init(
     sites = read_drafts(data, target, site_column)
     draft = infer_table(sites, target, site_column, time)
     given = {"name": out.stem, **({"site_column": site_column} if site_column else {})}
-    study = Study.parse({**draft.said, **given}, "the drafted study")
+    study = Study.parse({**draft.content, **given}, "the drafted study")
     study = with_secure_sum(study.with_changes(training={"refit": study.images is None}), len(sites))
     notes = [*draft.notes, *draft_notes(study.target)]
     out.write_text("".join(f"# {note}\n" for note in notes) + study.to_toml(), encoding="utf-8")
@@ -190,16 +192,16 @@ def screen(
     from vitrail.study.model import Study
 
     agreed = Study.load(study)
-    told = screen_sites(agreed, read_sites(data, agreed))
+    screening = screen_sites(agreed, read_sites(data, agreed))
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-        page = write_screen(agreed, told, out / "screen.html")
-        save_screening(out / SCREEN, told)
-    print(f"{to_text(told)}\n\nWhat each site publishes for this: numbers in all, and of a column at most\n")
-    print_table(["site", f"{agreed.unit_word}s", "numbers", "of a column", "judged"], published(agreed, told))
+        page = write_screen(agreed, screening, out / "screen.html")
+        save_screening(out / SCREEN, screening)
+    print(f"{to_text(screening)}\n\nWhat each site publishes for this: numbers in all, and of a column at most\n")
+    print_table(["site", f"{agreed.unit_word}s", "numbers", "of a column", "judged"], published(agreed, screening))
     if out is not None:
         print(f"\nPage: {page.resolve()}")
-    raise typer.Exit(1 if told.wrong or twin_sentences(told) else 0)
+    raise typer.Exit(1 if screening.wrong or twin_sentences(screening) else 0)
 
 
 def wire(
@@ -259,13 +261,12 @@ def wire(
         print(f"In all {total / 1e6:,.2f} MB {words} each site.")
     if rows_too := sum(x.bytes for x in lines if x.per_row):
         words = (
-            f"for every training {one}: THE {one.upper()}S THEMSELVES LEAVE THE SITE. This is a baseline for "
-            "comparison, not for use."
+            f"for every training {one}: THE {one.upper()}S THEMSELVES LEAVE THE SITE. This is a baseline, not for use."
         )
         print(f"And {rows_too} bytes {words}")
-    if told := [x for x in lines if x.stage.startswith(SCREENING)]:
+    if screening_lines := [x for x in lines if x.stage.startswith(SCREENING)]:
         print("\nBefore the first round, where a site agrees: whose data does not fit ([screen] in the study)")
-        print("\n".join(f"  {x.stage}, {x.direction}, {x.name}: {x.words}" for x in told))
+        print("\n".join(f"  {x.stage}, {x.direction}, {x.name}: {x.words}" for x in screening_lines))
         print()
     if any(x.stage.startswith(FOLDS) for x in lines):
         print(f"folds: between machines all sites train {fold_count(agreed)} more times after the run, so that each")
@@ -316,15 +317,15 @@ def verify(
     from vitrail.core.text import several
     from vitrail.deploy.audit.verification import verify as look
 
-    found = look(place, authority)
-    for problem in found.wrong:
+    report = look(place, authority)
+    for problem in report.wrong:
         print(f"WRONG  {problem}")
-    print(f"fine   {several(found.files, 'file')} as written; {several(len(found.links), 'line')} in the log.")
-    for note in found.notes:
+    print(f"fine   {several(report.files, 'file')} as written; {several(len(report.links), 'line')} in the log.")
+    for note in report.notes:
         print(f"note   {note}")
-    if found.links:
-        print(f"Last hash of the log: {found.links[-1].digest}")
-    raise typer.Exit(1 if found.wrong else 0)
+    if report.links:
+        print(f"Last hash of the log: {report.links[-1].digest}")
+    raise typer.Exit(1 if report.wrong else 0)
 
 
 def ui(
@@ -363,19 +364,16 @@ def adopt(
     from vitrail.runs import Run
     from vitrail.runs.site.newcomer import gains
 
-    told = Run.load(run)
-    result = told.adopt(site, read_table(data, told.study))
+    loaded = Run.load(run)
+    result, word = loaded.adopt(site, read_table(data, loaded.study)), loaded.study.row_word
     result.save(out)
     rows = gains(result)
-    print(
-        f"{site}, on its own hold-out {told.study.row_word}s: the shared model unchanged, and with layers fitted to "
-        "this site\n"
-    )
+    print(f"{site}, on its own hold-out {word}s: the shared model unchanged, and with layers fitted to this site\n")
     mine = rows[rows.site == site]
     columns = ["metric", "before", "after", "same"]
     print_table([*columns[:-1], "baseline"], mine[columns].map(defined).to_numpy().tolist())
     few = mine.few_rows.iloc[0]
-    print_notes({site: few} if few else {}, [], told.study.row_word, True)
+    print_notes({site: few} if few else {}, [], word, True)
     print(f"\nRun:  {out.resolve()}\nPage: {write_report(result, out / 'report.html').resolve()}")
 
 

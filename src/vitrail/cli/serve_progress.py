@@ -25,15 +25,15 @@ class ServeScreen:
         self.shown = (0, clock())  # the last round with a line in a log, and when that was
         self.pace: tuple[int, float, float] | None = None  # rounds and seconds at the last event, seconds a round
 
-    def __call__(self, event: str, told: dict[str, Any]) -> None:
+    def __call__(self, event: str, details: dict[str, Any]) -> None:
         from vitrail.report.live.events import REPEATED, words
 
         if event == "round":
-            self._round(told)
+            self._round(details)
         elif event == "absent":
-            self._absent([str(name) for name in told["sites"]], int(told.get("done", told["round"])))
+            self._absent([str(name) for name in details["sites"]], int(details.get("done", details["round"])))
         else:
-            sentence = words(event, told)
+            sentence = words(event, details)
             if event in REPEATED and sentence == self.repeated:
                 return
             self.repeated = sentence if event in REPEATED else ""
@@ -50,15 +50,15 @@ class ServeScreen:
             self._write(f"{self.status}\n")
         self.status = ""
 
-    def _round(self, told: dict[str, Any]) -> None:
-        done, total, seconds = int(told["done"]), int(told["total"]), float(told["seconds"])
-        if not told["absent"]:
+    def _round(self, details: dict[str, Any]) -> None:
+        done, total, seconds = int(details["done"]), int(details["total"]), float(details["seconds"])
+        if not details["absent"]:
             self._absent([], done)
         before, at, each = self.pace or (0, 0.0, seconds)
         if done > before:
             each = (seconds - at) / (done - before)
         self.pace = done, seconds, each
-        text = f"Round {done} of {total}: {_answered(told['absent'])}, {_span(each)} a round"
+        text = f"Round {done} of {total}: {_answered(details['absent'])}, {_span(each)} a round"
         text += f", about {_span(each * (total - done))} left." if done < total else "."
         if self.live:
             self.status = f"  {printable(text)}"

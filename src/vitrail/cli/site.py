@@ -281,22 +281,22 @@ def predict(
         mine = load_model(enrolment.load_kit(kit), run)
         mine = replace(mine, model=mine.used)
     if keep:
-        kept, rests = kept_alone(mine.model, keep)
-        mine = replace(mine, model=kept)
+        model, rests = kept_alone(mine.model, keep)
+        mine = replace(mine, model=model)
         typer.echo(rests, err=True)  # not among the rows
     study = mine.model.study
     frame = read_table(rows, study)
     named = name_rows_by(id_, frame, study)
     answers, notes = mine.model.predict_marked(frame)
-    told = to_csv(named(answers), "picture" if study.images else "line")
+    text = to_csv(named(answers), "picture" if study.images else "line")
     typer.echo("".join(f"note: {note}\n" for note in notes), nl=False, err=True)
     if out is None:
-        print(told, end="")
+        print(text, end="")
         if mine.model.note:
             typer.echo(mine.model.note, err=True)  # not among the rows
         return
-    write_new(out, told)
-    count = f"{told.count(chr(10)) - 1} {study.row_word}s"
+    write_new(out, text)
+    count = f"{text.count(chr(10)) - 1} {study.row_word}s"
     print(f"{out.resolve()}: {count}, with the model of {mine.site} from run {mine.run}.")
     if mine.model.note:
         print(mine.model.note)
@@ -363,18 +363,18 @@ def explain(
             else "the run has no parties."
         )
         raise VitrailError("cannot explain", [Problem("--data" if data is None else "--party, --id", what)])
-    told = Run.load(place) if not (place / "invitation.json").exists() else None
-    everyone = told is not None and not site
+    loaded = Run.load(place) if not (place / "invitation.json").exists() else None
+    everyone = loaded is not None and not site
     alone = {"--row": row, "--feature": feature, "--reference": reference}
     if lost := [k for k, given in (alone if everyone else {"--refuse": refuse}).items() if given]:
         what = "it is for one site." if everyone else "it is for the page of all sites."
         hint = "Name the site: --site." if everyone else "Leave it out."
         raise VitrailError("cannot explain", [Problem(k, what, hint) for k in lost])
-    if told is not None and everyone:
-        explain_all(told, place, data, rows, seed, outcome, refuse or [], out)
+    if loaded is not None and everyone:
+        explain_all(loaded, place, data, rows, seed, outcome, refuse or [], out)
         return
-    if told is not None:
-        mine, seen = told.final_model(site, "explain"), told.info["fingerprints"].get(site)
+    if loaded is not None:
+        mine, seen = loaded.final_model(site, "explain"), loaded.info["fingerprints"].get(site)
     else:
         own = load_model(enrolment.load_kit(place))
         mine, seen, site = own.used, own.rows, own.site
@@ -419,14 +419,14 @@ def doctor(
     from vitrail.deploy.identity import coordinator_folder, enrolment
 
     if (place / "invitation.json").exists():
-        found = at_site(enrolment.load_kit(place), data)
+        examinations = at_site(enrolment.load_kit(place), data)
     elif not place.exists():
         what, hint = "there is no such file or folder.", "Name a site's kit, or the coordinator's study file."
         raise VitrailError("cannot examine it", [Problem(str(place), what, hint)])
     else:
-        found = at_coordinator(enrolment.load_coordinator(coordinator_folder.find_coordinator(place)))
-    for finding in found:
+        examinations = at_coordinator(enrolment.load_coordinator(coordinator_folder.find_coordinator(place)))
+    for finding in examinations:
         print(f"{'fine ' if finding.well else 'WRONG'}  {finding.what}")
         if not finding.well and finding.to_do:
             print(f"       -> {finding.to_do}")
-    raise typer.Exit(0 if all(f.well for f in found) else 1)
+    raise typer.Exit(0 if all(f.well for f in examinations) else 1)

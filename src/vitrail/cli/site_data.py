@@ -65,20 +65,20 @@ def check(
         from vitrail.quality.screening.pooled_check import read_pooled, unlike_others
 
         others = read_pooled(pooled)
-        for file, (found, rows) in checked.items():
-            checked[file] = [*found, *unlike_others(read_table(file, agreed), agreed, others)], rows
-    told = [
-        to_json(found, file.name, rows) if json else to_text(found, file.name, rows, agreed.row_word)
-        for file, (found, rows) in checked.items()
+        for file, (faults, rows) in checked.items():
+            checked[file] = [*faults, *unlike_others(read_table(file, agreed), agreed, others)], rows
+    texts = [
+        to_json(faults, file.name, rows) if json else to_text(faults, file.name, rows, agreed.row_word)
+        for file, (faults, rows) in checked.items()
     ]
     if not json:  # commands to copy
         command = f"vitrail repair {shlex.quote(str(study))} "
-        told = [
+        texts = [
             text.replace(COMMAND, f"{command}{shlex.quote(str(file))}")
-            for text, file in zip(told, checked, strict=True)
+            for text, file in zip(texts, checked, strict=True)
         ]
-    print(told[0] if len(told) == 1 else f"[{', '.join(told)}]" if json else "\n\n".join(told))
-    raise typer.Exit(1 if any(found for found, _ in checked.values()) else 0)
+    print(texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]" if json else "\n\n".join(texts))
+    raise typer.Exit(1 if any(faults for faults, _ in checked.values()) else 0)
 
 
 def look(
@@ -121,12 +121,12 @@ def look(
         seen = mine.look(read_table(data, mine.model.study), feature or [], picture or [])
     else:
         assert run is not None
-        told = Run.load(run)
-        seen = look_behind(told, site, read_table(data, told.study), feature or [], picture or [])
+        loaded = Run.load(run)
+        seen = look_behind(loaded, site, read_table(data, loaded.study), feature or [], picture or [])
     if isinstance(seen, SiteInspection):
         seen = seen._replace(command=shlex.join(["vitrail", "repair", str(kit or run), str(data)]))
         if run is not None:
-            more = ["--from", str(run), "--site", told.published_name(site)]
+            more = ["--from", str(run), "--site", loaded.published_name(site)]
             seen = seen._replace(together=f"{seen.command} {shlex.join(more)}")
     own = mine.joining if kit is not None else None
     page = write_look(seen, out or Path(f"look-{site_folder(seen.site)}.html"), own)
@@ -155,7 +155,7 @@ def repair(
     ] = None,
     below: Annotated[float | None, typer.Option(help="For a unit in some rows: change only values below this.")] = None,
     above: Annotated[float | None, typer.Option(help="For a unit in some rows: change only values above this.")] = None,
-    found: Annotated[
+    findings: Annotated[
         Path | None,
         typer.Option("--from", help="Folder of a run or a screen.json: make all repairs that its findings ask for."),
     ] = None,
@@ -181,24 +181,24 @@ def repair(
     if agreed.images or agreed.parties:
         what = "only tables of sites can be repaired."
         raise VitrailError("cannot repair", [Problem(str(study), what, "Correct the files by hand.")])
-    if found is not None:
+    if findings is not None:
         given = {"--cause": cause, "--factor": factor, "--offset": offset, "--code": code, "--other": other,
                  "--map": map_, "--below": below, "--above": above}  # fmt: skip
         if lost := [flag for flag, value in given.items() if value not in (None, "", [])]:
             what = "it is taken from the findings."
             raise VitrailError("cannot repair", [Problem(flag, what, "Leave it out, or --from.") for flag in lost])
-        wanted, reasons = _from_findings(found, site, file, agreed, feature)
+        wanted, reasons = _from_findings(findings, site, file, agreed, feature)
         why = "; ".join([*([why] if why else []), *reasons])
     else:
         levels = _read_map(map_ or [], {"--feature": feature, "--cause": cause})
         wanted = [Repair(feature, cause.replace("-", " "), factor, offset, code, other, levels or None, below, above)]
-    told = correct(file, agreed, wanted)
-    print(to_text(told))
+    corrected = correct(file, agreed, wanted)
+    print(to_text(corrected))
     if write is None:
         copy = as_csv(file, ".repaired")
         print(f"\nNothing was written. To make a corrected copy, add --write {shlex.quote(str(copy))}")
         return
-    made, note = write_copy(told, write, word or getpass.getuser(), why)
+    made, note = write_copy(corrected, write, word or getpass.getuser(), why)
     print(f"\nCopy: {made.resolve()}\nNote: {note.resolve()}\n{file} was not touched.")
 
 
@@ -218,7 +218,7 @@ def _read_map(given: list[str], needed: dict[str, str]) -> dict[str, str]:
     return levels
 
 
-def _from_findings(found: Path, site: str, file: Path, agreed: Study, feature: str) -> tuple[list[Repair], list[str]]:
+def _from_findings(source: Path, site: str, file: Path, agreed: Study, feature: str) -> tuple[list[Repair], list[str]]:
     """Repairs for what a screening calls likely wrong at this site and its own rows confirm; the other findings are
     printed.
     """
@@ -228,19 +228,19 @@ def _from_findings(found: Path, site: str, file: Path, agreed: Study, feature: s
     from vitrail.quality.screening.result import LABEL
     from vitrail.runs.screening import SCREEN, load_screening
 
-    place = found / SCREEN if found.is_dir() else found
+    place = source / SCREEN if source.is_dir() else source
     try:
-        told = load_screening(place)
+        screening = load_screening(place)
     except (ValueError, KeyError, TypeError, OSError):
         what = "expected what `vitrail screen` or a run wrote, got something else."
         raise VitrailError("cannot repair", [Problem(str(place), what, "Give the folder of a run.")]) from None
-    if told is None:
+    if screening is None:
         raise VitrailError("cannot repair", [Problem(str(place), "there is no screening.", "Give a run's folder.")])
-    names = told.sites["site"].tolist()
+    names = screening.sites["site"].tolist()
     if site not in names:
         raise VitrailError("cannot repair", [Problem("--site", f"there is no site {site!r}.", nearest(site, names))])
     column = LABEL if feature == agreed.target.column else feature
-    mine = [f for f in told.wrong if f.site == site and column in ("", f.feature)]
+    mine = [f for f in screening.wrong if f.site == site and column in ("", f.feature)]
     if not mine:
         what = "nothing is likely wrong there" + (f" with {feature!r}." if feature else ".")
         raise VitrailError("cannot repair", [Problem("--from", what, "To look at the data anyway: vitrail look.")])

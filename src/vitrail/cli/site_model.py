@@ -66,8 +66,8 @@ def card(
         mine.model, mine.site, mine.run, read_table(data, mine.model.study), mine.rows, findings, *_left(place, mine)
     )
     page, plain = write_card(made, out or Path(f"card-{site_folder(mine.site)}.html"), mine.joining)
-    for told in made.scores[:1]:
-        print(f"{metric_words(told.metric)}: {number(told.told.value)}; baseline: {number(told.chance)}")
+    for score in made.scores[:1]:
+        print(f"{metric_words(score.metric)}: {number(score.told.value)}; baseline: {number(score.chance)}")
     print("\n".join([*bedside_words(made)[:1], *made.limits]))
     print(f"\nPage:     {page.resolve()}\nMarkdown: {plain.resolve()}\nBoth are private to {mine.site}.")
 
@@ -105,6 +105,6 @@ def _own(place: Path, site: str) -> SiteModel:
     if (place / "invitation.json").exists():
         return load_model(enrolment.load_kit(place))
     run = Run.load(place)
-    told = behind(run, site) if site in run.sites else None
-    mine = SiteModel(site, place.resolve().name, run.model_of(site), told, run.info["fingerprints"].get(site))
+    briefing = behind(run, site) if site in run.sites else None
+    mine = SiteModel(site, place.resolve().name, run.model_of(site), briefing, run.info["fingerprints"].get(site))
     return replace(mine, final=run.final_model(site) if site in run.final else None)

@@ -140,7 +140,7 @@ def tune(
 
     agreed = Study.load(study)
     with show_progress() as step:
-        found = search(
+        tuning = search(
             agreed,
             read_sites(data, agreed),
             method,
@@ -155,23 +155,23 @@ def tune(
             cluster=cluster,
             progress=step,
         )
-    judged = f"{metric_name(found.metric)} over {folds} folds of the training {agreed.row_word}s"
-    print(f"{found.title}: {judged}, best first")
+    judged = f"{metric_name(tuning.metric)} over {folds} folds of the training {agreed.row_word}s"
+    print(f"{tuning.title}: {judged}, best first")
     print("" if grid else "One key after the other was tried, each with the best values of the keys before it.\n")
-    keys = list(found.grid)
-    table = found.table[[*keys, *found.same._fields]].to_numpy().tolist()
-    table.append([SAME, *[""] * (len(keys) - 1), *found.same])
+    keys = list(tuning.grid)
+    table = tuning.table[[*keys, *tuning.same._fields]].to_numpy().tolist()
+    table.append([SAME, *[""] * (len(keys) - 1), *tuning.same])
     shown = []
     for row in table:
         *numbers, who, baseline = row[len(keys) :]
         scores = map(defined, (*numbers, baseline)) if who else [*map(defined, numbers[:2]), "", ""]
         mean, sd, worst, same = scores
-        shown.append([*map(str, row[: len(keys)]), mean, sd, marked(who, found.few), worst, same])
+        shown.append([*map(str, row[: len(keys)]), mean, sd, marked(who, tuning.few), worst, same])
     print_table([*keys, "mean over sites", "sd over folds", "worst site", "its score", "its baseline"], shown)
-    print_notes(found.few, [WORST], agreed.row_word, False)
-    if words := found.caution():
+    print_notes(tuning.few, [WORST], agreed.row_word, False)
+    if words := tuning.caution():
         print(f"\n{words}")
-    print(f"\n# the best settings, for the study file {found.section()}")
+    print(f"\n# the best settings, for the study file {tuning.section()}")
     if out:
         print(f"\nWritten: {(out / 'tuning.json').resolve()}")
 
@@ -209,31 +209,31 @@ def transfer(
     agreed = Study.load(study)
     tables = read_sites(data, agreed)
     with show_progress() as step:
-        found = carry_over(
+        result = carry_over(
             agreed, tables, folds, seed, rounds, progress=lambda done, total: step("rounds", done, total)
         )
         for u in user or []:  # a mistake is told before anything is printed
-            found.ranking(u)
+            result.ranking(u)
         scores = None
         if train_with:
-            scores = train_together(found, tables, train_with, user or (), method, step, workers or cores(), cluster)
+            scores = train_together(result, tables, train_with, user or (), method, step, workers or cores(), cluster)
     print(
         "Transfer loss: the loss of each site's own model on a user's training "
         f"{agreed.row_word}s, less its cross-validated loss\n"
     )
-    shown = found.matrix()
-    print_table(["user", *found.sites], [[marked(u, found.few), *map(float, shown.loc[u])] for u in found.sites])
+    shown = result.matrix()
+    print_table(["user", *result.sites], [[marked(u, result.few), *map(float, shown.loc[u])] for u in result.sites])
     pictures, word = agreed.images is not None, agreed.row_word
     also = "" if pictures else "; and the columns their models use most differently"
     print(f"\nWhom to learn from, best match first{also}\n")
-    rows = found.table[found.table.user.isin(user or found.sites)].sort_values(["user", "rank"])
-    said: list[list[Any]] = []
+    rows = result.table[result.table.user.isin(user or result.sites)].sort_values(["user", "rank"])
+    ranking: list[list[Any]] = []
     for name, mine in rows.groupby("user"):
         for r in mine[["user", "site", "transfer", "loss_on_user"]].to_numpy().tolist():
-            said.append([*r, *([] if pictures else [found.most_different(r[0], r[1])])])
-        said.append([str(name), SAME, "", found.same[str(name)], *([] if pictures else [""])])
-    print_table(["user", "site", "transfer loss", "loss on user", "difference in effect"][: 5 - pictures], said)
-    print_notes(found.few, [], word, False)
+            ranking.append([*r, *([] if pictures else [result.most_different(r[0], r[1])])])
+        ranking.append([str(name), SAME, "", result.same[str(name)], *([] if pictures else [""])])
+    print_table(["user", "site", "transfer loss", "loss on user", "difference in effect"][: 5 - pictures], ranking)
+    print_notes(result.few, [], word, False)
     print(f"\n{on_trust(word)}")
     if scores is not None:
         first = scores[scores.metric == agreed.metrics[0]]
@@ -246,7 +246,7 @@ def transfer(
         print_table(["user", "trained", "with", metric_name(agreed.metrics[0]), "baseline"], lines)
         print_notes(few, [], word, True)
     if out:
-        print(f"\nTables: {out.resolve()}\nPage:   {write_transfer(found, out, scores).resolve()}")
+        print(f"\nTables: {out.resolve()}\nPage:   {write_transfer(result, out, scores).resolve()}")
 
 
 def contribution(
@@ -296,13 +296,13 @@ def contribution(
     mine = user_table(data, done, user, asked_wrongly(method, coalitions, seeds))
     tables = {**({} if retrain is False else tables_here(data, done)), user: mine}
     with show_progress() as step:
-        told = count(
+        result = count(
             run, user, tables, method,
             retrain=retrain, seeds=seeds, coalitions=coalitions, progress=step, cluster=cluster,
         )  # fmt: skip
-    page = write_contribution(told, out or Path(f"contribution-{site_folder(user)}"))
-    print(to_text(told)[0])
-    for words, header, lines in to_text(told)[1]:
+    page = write_contribution(result, out or Path(f"contribution-{site_folder(user)}"))
+    print(to_text(result)[0])
+    for words, header, lines in to_text(result)[1]:
         print(f"\n{words}\n")
         print_table(header, lines)
     print(f"\nTables: {page.parent.resolve()}\nPage:   {page.resolve()}")

@@ -39,19 +39,19 @@ def match(
     from vitrail.vertical.tables import read_parties
 
     agreed = Study.load(study)
-    found = find(agreed, read_parties(data, agreed), places=places)
-    lists = ", ".join(f"{party} {rows}" for party, rows in found.rows.items())
-    print(f"{found.common} in common ({lists}).")
-    for guests, rows in found.with_some.items() if len(agreed.guests) > 1 else ():
-        print(f"  with {' and '.join(guests)} alone: {rows}, {rows - found.common} more than with all")
-    sent = sum(crossed.bytes for crossed in found.crossed)
-    print(f"{len(found.crossed)} messages would cross between the parties, {size(sent)}.")
+    matched = find(agreed, read_parties(data, agreed), places=places)
+    lists = ", ".join(f"{party} {rows}" for party, rows in matched.rows.items())
+    print(f"{matched.common} in common ({lists}).")
+    for guests, rows in matched.with_some.items() if len(agreed.guests) > 1 else ():
+        print(f"  with {' and '.join(guests)} alone: {rows}, {rows - matched.common} more than with all")
+    sent = sum(crossed.bytes for crossed in matched.crossed)
+    print(f"{len(matched.crossed)} messages would cross between the parties, {size(sent)}.")
     if not places:
         print("\nWhat each consents to with --places:")
         for party in agreed.parties:
             print(f"\n{party}\n" + "\n".join(f"  - {sentence}" for sentence in consent(agreed, party)))
         return
-    for party, file in zip(found.places, found.save(out), strict=True):
+    for party, file in zip(matched.places, matched.save(out), strict=True):
         print(f"  {file}: the rows of {party}. It stays with {party}.")
 
 
@@ -91,9 +91,9 @@ def run_parties(
     print(f"Private, one folder each: {folders}. Each party's own page: vitrail explain {out} [--party NAME]")
 
 
-def _print_count(found: Match) -> None:
-    lists = ", ".join(f"{party} {rows}" for party, rows in found.rows.items())
-    print(f"{found.common} in common ({lists}).", flush=True)
+def _print_count(matched: Match) -> None:
+    lists = ", ".join(f"{party} {rows}" for party, rows in matched.rows.items())
+    print(f"{matched.common} in common ({lists}).", flush=True)
 
 
 def print_together(run: VerticalRun) -> None:
@@ -158,16 +158,16 @@ def predict_parties(
     tables = tables_of(run, data) if blind or data is not None else None
     frame = read_table(new, run.study)
     named = name_rows_by(id_, frame, run.study)
-    said = run.predict(frame, without, tables, blind, newer)
-    told = to_csv(named(said.table), "line")
+    predicted = run.predict(frame, without, tables, blind, newer)
+    text = to_csv(named(predicted.table), "line")
     if out is None:
-        print(told, end="")
-        for line in said.words:
+        print(text, end="")
+        for line in predicted.words:
             typer.echo(line, err=True)  # not among the rows
         return
-    write_new(out, told)
-    print(f"{out.resolve()}: {len(said.table)} rows, with the model of {run.study.host}.")
-    for line in said.words:
+    write_new(out, text)
+    print(f"{out.resolve()}: {len(predicted.table)} rows, with the model of {run.study.host}.")
+    for line in predicted.words:
         print(line)
 
 
@@ -265,8 +265,8 @@ def demo_vertical(target: Path, seeds: int) -> Study:
     at = int(np.argmax(np.abs(whole.values[:, -1])))
     one = run.explain([whole.rows[at]])
     print("\nOne patient explained at the hospital, the one for whom the laboratory matters most\n")
-    said = to_text(one, "hospital", one)
-    print(said[said.index("Row ") :])
+    explained = to_text(one, "hospital", one)
+    print(explained[explained.index("Row ") :])
     new = run.predict(given["new"][:1], blind=True)
     print("\nA new patient, looked up blindly: the laboratory counts a question and does not learn of whom it was")
     print(f"  disease with probability {new.table.iloc[0]['1']:.2f}. {new.words[0]}")
@@ -301,21 +301,21 @@ def print_seeds(
 
     metric, bare = study.metrics[0], {"bits": 0, "noise": 0.0}
     plain = study.with_changes(parties={g: {**study.parties[g].model_dump(), **bare} for g in study.guests})
-    found: dict[str, list[float]] = {}
+    by_seed: dict[str, list[float]] = {}
     for i, seed in enumerate(seeds_of(study, seeds)):
         for words, one in (("as agreed", study), ("as they are", plain)):
             scores = together(one, tables, seed=seed, match=run.match).scores
             value = scores[scores.metric == metric].set_index("model").value
-            found.setdefault("host alone", []).append(value[ALONE])
-            found.setdefault(f"with its answers {words}", []).append(value[TOGETHER] - value[ALONE])
+            by_seed.setdefault("host alone", []).append(value[ALONE])
+            by_seed.setdefault(f"with its answers {words}", []).append(value[TOGETHER] - value[ALONE])
         step("seeds", i + 1, seeds)
     share = len(run.terms.test) / run.terms.rows
     print(f"\nOver {seeds} ways to hold out a third of the rows: mean gain in {metric} (95 % interval)\n")
     rows = []
-    for words, values in found.items():
+    for words, values in by_seed.items():
         if words != "host alone":
             mean, low, high = interval(values, share)
             rows.append([words, signed(mean), f"{signed(low)} to {signed(high)}" if low == low else "one seed"])
     print_table(["the laboratory", "gain", "95 % interval"], rows)
-    print(f"The hospital alone: {number(float(sum(found['host alone']) / len(found['host alone'])))}.")
+    print(f"The hospital alone: {number(float(sum(by_seed['host alone']) / len(by_seed['host alone'])))}.")
     print("Settings were chosen on these patients: the intervals are too favourable to be evidence of a gain.")

@@ -43,30 +43,32 @@ class Examination(NamedTuple):
 
 
 def at_site(kit: Kit, data: Path | None = None) -> list[Examination]:
-    found = [_packages(), _sandbox(), _disk(kit.home if kit.home.exists() else kit.folder)]
+    checks = [_packages(), _sandbox(), _disk(kit.home if kit.home.exists() else kit.folder)]
     certificate = kit.folder / "certificate.pem"
     if not kit.approved:
-        found.append(Examination(False, "The kit is not approved yet.", "Join with the coordinator's --approval FILE."))
+        checks.append(
+            Examination(False, "The kit is not approved yet.", "Join with the coordinator's --approval FILE.")
+        )
     else:
-        found += _certificate(certificate, "this site's")
+        checks += _certificate(certificate, "this site's")
         own = x509.load_pem_x509_certificate(certificate.read_bytes())
         same = fingerprint_key(own.public_key()) == kit.fingerprint
-        found.append(Examination(same, f"Certificate and key {'match' if same else 'do not match'}.", "Request anew."))
-        found += _reach(kit, certificate)
-    found += [_same_versions("the coordinator, when it invited", kit.invitation["versions"]), _agreed(kit)]
-    found += [_participants(kit)] if kit.approved and not kit.study.parties else []
-    found += _party(kit, data) if kit.study.parties else []
+        checks.append(Examination(same, f"Certificate and key {'match' if same else 'do not match'}.", "Request anew."))
+        checks += _reach(kit, certificate)
+    checks += [_same_versions("the coordinator, when it invited", kit.invitation["versions"]), _agreed(kit)]
+    checks += [_participants(kit)] if kit.approved and not kit.study.parties else []
+    checks += _party(kit, data) if kit.study.parties else []
     if data is not None:
         try:
             seen = [f.severity for f in _findings(kit, data)]
             errors, warnings = seen.count("error"), seen.count("warning")
             what = f"{data.name} against the study: {errors} errors, {warnings} warnings (join shows them)."
-            found.append(Examination(not errors, what, "Correct the file, or ask the coordinator."))
+            checks.append(Examination(not errors, what, "Correct the file, or ask the coordinator."))
         except VitrailError as error:
-            found.append(
+            checks.append(
                 Examination(False, f"{data.name} cannot be read: {error.title}.", "; ".join(map(str, error.problems)))
             )
-    return found
+    return checks
 
 
 def _findings(kit: Kit, data: Path) -> list[CheckFinding]:
@@ -77,7 +79,7 @@ def _findings(kit: Kit, data: Path) -> list[CheckFinding]:
 
 def _party(kit: Kit, data: Path | None) -> list[Examination]:
     """Of a party: its key for sealed letters, the others' cards, its id column and what describes its columns."""
-    found, own, place = [], kit.study.parties[kit.site], kit.folder / party_keys.CARDS
+    checks, own, place = [], kit.study.parties[kit.site], kit.folder / party_keys.CARDS
     try:
         mine = (
             party_keys.public(party_keys.sealing_key(kit.folder)).hex()
@@ -86,69 +88,69 @@ def _party(kit: Kit, data: Path | None) -> list[Examination]:
         )
         hint = "Restore it from a backup, or make a new kit with `vitrail request`."
         words = "is there" if mine else "is not there"
-        found.append(Examination(bool(mine), f"The key for sealed letters {words}.", hint))
-        told = json.loads(place.read_text(encoding="utf-8")) if place.exists() else None
-        given = party_keys.read_cards(told, kit.study.parties, kit.authority, place)
+        checks.append(Examination(bool(mine), f"The key for sealed letters {words}.", hint))
+        cards = json.loads(place.read_text(encoding="utf-8")) if place.exists() else None
+        given = party_keys.read_cards(cards, kit.study.parties, kit.authority, place)
         same = given[kit.site]["key"] == mine
         words = "and this kit's is its own" if same else "but this kit's key is another than its card's"
-        found.append(Examination(same, f"The cards of all {len(given)} parties are there, {words}.", hint))
+        checks.append(Examination(same, f"The cards of all {len(given)} parties are there, {words}.", hint))
     except (VitrailError, ValueError) as error:
         what = error.title if isinstance(error, VitrailError) else "it cannot be read"
-        found.append(Examination(False, f"The cards of the parties: {what}.", "Join with the newest --approval FILE."))
+        checks.append(Examination(False, f"The cards of the parties: {what}.", "Join with the newest --approval FILE."))
     if data is not None and data.exists():
         with contextlib.suppress(VitrailError):  # told with the file
             frame = read_party(data, kit.study, kit.site)
             there = own.id in place_columns(frame)[0]
             hint = "The study says which column holds the ids: rename it here, or ask the coordinator."
-            found.append(
+            checks.append(
                 Examination(there, f"The column of ids, {own.id!r}, is {'there' if there else 'not there'}.", hint)
             )
             if kit.site != kit.study.host:
                 by = Path(frame.attrs[OWN]).name if OWN in frame.attrs else "a look at the table"
-                found.append(Examination(True, f"Its columns are described by {by}; no name of them leaves."))
-    return found
+                checks.append(Examination(True, f"Its columns are described by {by}; no name of them leaves."))
+    return checks
 
 
 def at_coordinator(who: Coordinator) -> list[Examination]:
-    found = [_packages(), _sandbox(), _disk(who.folder)]
-    found += _certificate(who.folder / "authority" / "cert.pem", "the authority's")
+    checks = [_packages(), _sandbox(), _disk(who.folder)]
+    checks += _certificate(who.folder / "authority" / "cert.pem", "the authority's")
     for name, site in who.sites.items():
         if not site["approved"] and not site["removed"]:
-            found.append(
+            checks.append(
                 Examination(False, f"{name} is invited and not approved.", "Wait for its request; approve it.")
             )
     with socket.socket() as probe:
         probe.settimeout(TIMEOUT)
         busy = probe.connect_ex(("127.0.0.1", who.port)) == 0
     words = "something listens there (vitrail serve?)" if busy else "free, so that nobody can connect now"
-    found.append(Examination(True, f"Port {who.port}: {words}."))
+    checks.append(Examination(True, f"Port {who.port}: {words}."))
     try:
         socket.getaddrinfo(who.host, who.port)
-        found.append(Examination(True, f"{who.host} has an address."))
+        checks.append(Examination(True, f"{who.host} has an address."))
     except OSError:
         hint = "Sites could not find it either: correct DNS, or invite again with another --address."
-        found.append(Examination(False, f"{who.host} has no address here.", hint))
+        checks.append(Examination(False, f"{who.host} has no address here.", hint))
     for entered in sorted(who.folder.glob(f"runs/*/{ENTERED}"))[-1:]:
         sites = json.loads(entered.read_text())["sites"].items()
-        found += [_same_versions(site, said["versions"]) for site, said in sites]
-    return found
+        checks += [_same_versions(site, entry["versions"]) for site, entry in sites]
+    return checks
 
 
-def _same_versions(where: str, told: dict[str, Any]) -> Examination:
+def _same_versions(where: str, theirs: dict[str, Any]) -> Examination:
     """Of the other end, as it said."""
     here = versions()
-    others = {k: v for k, v in told.items() if here.get(k) != v}
+    others = {k: v for k, v in theirs.items() if here.get(k) != v}
     hint = "Numbers may differ in the last digits; install the same versions (constraints.txt) at both ends."
     words = printable(", ".join(f"{k} {v} (here {here.get(k)})" for k, v in others.items())) or "as here"
     return Examination(not others, f"Versions at {where}: {words}.", hint)
 
 
 def _packages() -> Examination:
-    told = ", ".join(f"{k} {v}" for k, v in versions().items())
+    installed = ", ".join(f"{k} {v}" for k, v in versions().items())
     try:
-        return Examination(True, f"{told}, nvflare {version('nvflare')}.")
+        return Examination(True, f"{installed}, nvflare {version('nvflare')}.")
     except PackageNotFoundError:
-        return Examination(False, f"{told}; the transport is not installed.", "pip install 'vitrail[deploy]'")
+        return Examination(False, f"{installed}; the transport is not installed.", "pip install 'vitrail[deploy]'")
 
 
 def need_transport() -> None:
@@ -214,7 +216,7 @@ def _reach(kit: Kit, certificate: Path) -> list[Examination]:
         plain = socket.create_connection((host, int(port)), TIMEOUT)
     except OSError as error:
         return [Examination(False, f"{kit.address} cannot be reached ({error.strerror or error}).", hint)]
-    found = [Examination(True, f"{kit.address} answers.")]
+    checks = [Examination(True, f"{kit.address} answers.")]
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(cadata=kit.invitation["authority"])
     context.load_cert_chain(certificate, kit.folder / "key.pem")
@@ -227,14 +229,16 @@ def _reach(kit: Kit, certificate: Path) -> list[Examination]:
             shown = x509.load_der_x509_certificate(line.getpeercert(binary_form=True) or b"")
         if name_of(shown) != COORDINATOR:
             raise ssl.SSLError(f"its certificate is {printable(name_of(shown))!r}'s")
-        found.append(Examination(True, f"It is the coordinator of this study (authority {kit.authority_fingerprint})."))
-        found += _valid(
+        checks.append(
+            Examination(True, f"It is the coordinator of this study (authority {kit.authority_fingerprint}).")
+        )
+        checks += _valid(
             shown, "the coordinator's", "Ask the coordinator to invite again, which renews its certificate."
         )
     except (ssl.SSLError, OSError) as error:
         hint = "Compare the authority's fingerprint by phone; another program, proxy or study may be answering there."
-        found.append(Examination(False, f"What answers there is not this study's coordinator ({error}).", hint))
-    return found
+        checks.append(Examination(False, f"What answers there is not this study's coordinator ({error}).", hint))
+    return checks
 
 
 def _agreed(kit: Kit) -> Examination:

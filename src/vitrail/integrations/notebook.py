@@ -48,13 +48,16 @@ def html_of(thing: Any) -> str:
 
 def _study(study: Study) -> Markup:
     kinds = Counter(f.kind for f in study.features.values())
-    said = ", ".join(f"{count} {kind}" for kind, count in kinds.items()) or "none"
+    feature_counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items()) or "none"
     other = {"number": "a number", "time": "the time until it"}.get(study.target.kind, "")
     target = ", ".join(study.target.levels) or other
     title = TABLE[study.method["name"]].catalogue.title if study.method["name"] in TABLE else study.method["name"]
     rows = [
         ("predicted", f"{study.target.column} ({target})"),
-        ("from", study.images.words if study.images else f"{several(len(study.features), 'feature')}: {said}"),
+        (
+            "from",
+            study.images.words if study.images else f"{several(len(study.features), 'feature')}: {feature_counts}",
+        ),
         ("network", study.network.kind),
         ("method", f"{title}, {several(study.training.rounds, 'round')}"),
         ("scored by", ", ".join(metric_words(m) for m in study.metrics)),
@@ -71,7 +74,7 @@ def _study(study: Study) -> Markup:
 def _page(source: Run | Comparison) -> Markup:
     """The page in short: its first sentences and scores."""
     page = page_of(source)
-    said = _list(findings(page, page.table))
+    sentences = _list(findings(page, page.table))
     wrong = _findings([f for f in page.screening.findings if f.wrong], calm(page.screening)) if page.screening else ""
     table = page.table
     columns = [page.titles[m] for m in table.methods]
@@ -79,17 +82,17 @@ def _page(source: Run | Comparison) -> Markup:
     frame = pd.DataFrame(cells, index=[str(site) for site, _ in table.rows], columns=columns)
     scores = Markup(frame.to_html(escape=True, border=0)) if table.methods else ""
     return Markup("<div><b>{}</b>: {}{}{}<p>{}</p>{}</div>").format(
-        page.title, headline(page), wrong, said, metric_words(page.metric), scores
+        page.title, headline(page), wrong, sentences, metric_words(page.metric), scores
     )
 
 
-def _findings(found: Iterable[Finding], nothing: str) -> Markup:
-    found = list(found)
+def _findings(entries: Iterable[Finding], nothing: str) -> Markup:
+    entries = list(entries)
     out = Markup("<div>")
     for title, wrong in (("Likely wrong", True), ("Differs, and may be real", False)):
-        if mine := [sentence(f) for f in found if f.wrong is wrong]:
+        if mine := [sentence(f) for f in entries if f.wrong is wrong]:
             out += Markup("<p><b>{}</b></p>{}").format(title, _list(mine))
-    return out + (Markup("<p>{}</p>").format(nothing) if not found else "") + Markup("</div>")
+    return out + (Markup("<p>{}</p>").format(nothing) if not entries else "") + Markup("</div>")
 
 
 def _list(lines: list[Any]) -> Markup:
@@ -123,11 +126,11 @@ class Figures:
     def _all(self) -> dict[str, Figure]:
         page, out = page_of(self._of), dict[str, Figure]()
         for section in fill_sections(page):
-            for found in FIGURE.finditer(section):
-                name = plain = html.unescape(found["key"]).replace("-", "_")
+            for match in FIGURE.finditer(section):
+                name = plain = html.unescape(match["key"]).replace("-", "_")
                 while name in out:  # two sections may call theirs alike
                     name += "_"
-                out[name] = Figure(name, html.unescape(found["title"]) or plain, found[0])
+                out[name] = Figure(name, html.unescape(match["title"]) or plain, match[0])
         return out
 
     def __dir__(self) -> list[str]:

@@ -87,11 +87,11 @@ class _Federated(BaseEstimator):
         named = str(getattr(y, "name", None) or "y").strip()
         rows, y = self._taken(X, y, learn=True)
         whose = _labels(sites, len(rows))
-        answers, told = self._learn(y)
+        answers, target = self._learn(y)
         column = named or "y"
         while column in rows:
             column += "_"
-        study = Study.parse(self._said(column, told, _features(rows)), f"{type(self).__name__}'s settings")
+        study = Study.parse(self._said(column, target, _features(rows)), f"{type(self).__name__}'s settings")
         rows[column] = answers
         tables = {str(site): part for site, part in rows.groupby(whose, sort=False)}
         method = None if isinstance(self.method, str) else self.method
@@ -128,11 +128,11 @@ class _Federated(BaseEstimator):
             names = [f"x{i}" for i in range(self.n_features_in_)]
         return (X.set_axis(names, axis=1).reset_index(drop=True) if wordy else pd.DataFrame(X, columns=names)), y
 
-    def _said(self, column: str, told: dict[str, Any], features: dict[str, Any]) -> dict[str, Any]:
+    def _said(self, column: str, target: dict[str, Any], features: dict[str, Any]) -> dict[str, Any]:
         """The study, as its file would say it. `study` is added last, section by section."""
-        said: dict[str, Any] = {
+        content: dict[str, Any] = {
             "name": "scikit-learn",
-            "target": {"column": column, **told},
+            "target": {"column": column, **target},
             "features": features,
             "split": {"test": self.test or NONE, "at_least": 0},
             "network": {"hidden": list(self.hidden), "dropout": self.dropout},
@@ -140,10 +140,10 @@ class _Federated(BaseEstimator):
             "screen": {"ask": self.screen},
         }
         if isinstance(self.method, str):
-            said["method"] = {"name": self.method, **(self.options or {})}
+            content["method"] = {"name": self.method, **(self.options or {})}
         for key, value in (self.study or {}).items():
-            said[key] = {**said[key], **value} if isinstance(value, Mapping) and key in said else value
-        return said
+            content[key] = {**content[key], **value} if isinstance(value, Mapping) and key in content else value
+        return content
 
     def _told(self, X: Any, site: Any) -> NDArray[np.float64]:
         """[row, class] or [row, 1]: what the model of each row's site says of it."""
@@ -201,9 +201,9 @@ class FederatedClassifier(ClassifierMixin, _Federated):
 
     def predict_proba(self, X: Any, site: Any = None) -> NDArray[np.float64]:
         """[row, class], in the order of `classes_`, by the model of that site: one for all rows, or one for each."""
-        told = self._told(X, site)
-        told /= told.sum(1, keepdims=True)  # they add up to nearly one
-        return told
+        probabilities = self._told(X, site)
+        probabilities /= probabilities.sum(1, keepdims=True)  # they add up to nearly one
+        return probabilities
 
     def predict(self, X: Any, site: Any = None) -> NDArray[Any]:
         """The likeliest class of each row, by the model of that site: one for all rows, or one for each."""
@@ -227,8 +227,8 @@ class FederatedRegressor(RegressorMixin, _Federated):
 
     def _learn(self, y: NDArray[Any]) -> tuple[NDArray[Any], dict[str, Any]]:
         numbers = np.asarray(y, np.float64)
-        told = {"center": float(numbers.mean()), "scale": float(numbers.std()) or 1.0}
-        return numbers, {"kind": self.kind, **told}
+        scaling = {"center": float(numbers.mean()), "scale": float(numbers.std()) or 1.0}
+        return numbers, {"kind": self.kind, **scaling}
 
     def predict(self, X: Any, site: Any = None) -> NDArray[np.float64]:
         """A number for each row, by the model of that site: one for all rows, or one for each."""

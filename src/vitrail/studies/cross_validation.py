@@ -54,13 +54,13 @@ SMALLEST = 1e-15  # share of a class, so that its logarithm is a number
 class CrossValidated(NamedTuple):
     """What came of the trainings of all folds."""
 
-    said: dict[int, list[Floats]]  # rounds done -> for each site [row, answer], by models not trained on the row
+    predictions: dict[int, list[Floats]]  # rounds done -> for each site [row, answer], by models not trained on the row
     trained: dict[str, Floats]  # metric -> [site]: on the rows trained on, mean over folds
     ledger: Ledger  # of one fold's training
 
     @property
     def last(self) -> list[Floats]:
-        return self.said[max(self.said)]
+        return self.predictions[max(self.predictions)]
 
 
 class RemoteDraws(NamedTuple):
@@ -89,7 +89,7 @@ def cross_validate(
     lots = [of[mine] for of, mine in zip(cut.lots.values(), tested, strict=True)]
     truth, stand = [f[study.target.column].to_numpy() for f in rows], [weights_of(f, study) for f in rows]
     judged = train_folds(study, chosen, cut, seed, engine, device, step)
-    answers = {done: [p[mine] for p, mine in zip(of, tested, strict=True)] for done, of in judged.said.items()}
+    answers = {done: [p[mine] for p, mine in zip(of, tested, strict=True)] for done, of in judged.predictions.items()}
     last, at = answers[max(answers)], _thresholds(study, cut)
     test, spread = _scored(study, truth, last, stand, at), _spread(study, truth, last, cut.folds, lots, stand, at)
     curve = [(done, m, v) for done, of in answers.items() for m, v in _scored(study, truth, of, stand, at).items()]

@@ -59,18 +59,18 @@ def left_to_before(raw: Mapping[str, Any]) -> list[str]:
             out += [f"{key} = {_written(value)}"] * (key not in raw)
             continue
         section = raw.get(key)
-        known = section if isinstance(section, Mapping) else {}
-        out += [f"{key}.{name} = {_written(v)}" for name, v in value.items() if name not in known]
+        given = section if isinstance(section, Mapping) else {}
+        out += [f"{key}.{name} = {_written(v)}" for name, v in value.items() if name not in given]
     return out
 
 
 def changed_words(raw: Mapping[str, Any]) -> str:
     """For whoever runs such a file; "" where nothing has changed for it."""
-    kept = left_to_before(raw)
-    if not kept or raw.get("images") or raw.get("parties"):
+    left = left_to_before(raw)
+    if not left or raw.get("images") or raw.get("parties"):
         return ""
     return (
-        f"this study file is of format {raw['format']} and keeps the defaults of that format for {', '.join(kept)}. "
+        f"this study file is of format {raw['format']} and keeps the defaults of that format for {', '.join(left)}. "
         f'Defaults have changed since. To use today\'s, write format = "{format_versions.STUDY}".'
     )
 

@@ -36,8 +36,8 @@ def explain(error: Any, place: Callable[..., str], model: Any) -> Problem:
     short = kind == "missing" and isinstance(path[-1], int)  # a range of one number
     where = place(*(path[:-1] if cell or short else path))
     if kind == "extra_forbidden":
-        known = _fields_at(path[:-1], model)
-        return Problem(where, f"unknown key {path[-1]!r}.", nearest(str(path[-1]), known))
+        fields = _fields_at(path[:-1], model)
+        return Problem(where, f"unknown key {path[-1]!r}.", nearest(str(path[-1]), fields))
     if kind == "missing" and not short:
         return Problem(where, f"{path[-1]!r} is missing.", "Add it.")
     words = _EXPECTED[kind].format(**error.get("ctx", {})) if kind in _EXPECTED else error["msg"]

@@ -75,11 +75,11 @@ def count_problems(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterabl
         if len(section) > MOST_KEYS:
             yield Problem(place(key), f"expected at most {MOST_KEYS} keys, got {len(section)}.", "Leave some out.")
     for path, most in COUNTS.items():
-        found: Any = raw
+        value: Any = raw
         for key in path:
-            found = found.get(key) if isinstance(found, Mapping) else None
-        if isinstance(found, Mapping | list | tuple) and len(found) > most:
-            yield Problem(place(*path), f"expected at most {most}, got {len(found)}.", "Leave some out.")
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if isinstance(value, Mapping | list | tuple) and len(value) > most:
+            yield Problem(place(*path), f"expected at most {most}, got {len(value)}.", "Leave some out.")
     for key, most in (("name", LONGEST_NAME), ("description", LONGEST_WORDS)):
         if isinstance(text := raw.get(key), str) and len(text) > most:
             yield Problem(place(key), f"expected at most {most} characters, got {len(text)}.", "Shorten it.")
@@ -92,9 +92,9 @@ def count_problems(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterabl
             what = f"expected at most {MOST_KEYS} keys, got {len(feature)}."
             yield Problem(place("features", str(name)[:40]), what, "Leave some out.")
         for key in ("categories", "aliases", "missing"):
-            found = feature.get(key) if isinstance(feature, Mapping) else None
-            if isinstance(found, list | tuple) and len(found) > CATEGORIES:
-                what = f"expected at most {CATEGORIES}, got {len(found)}."
+            entries = feature.get(key) if isinstance(feature, Mapping) else None
+            if isinstance(entries, list | tuple) and len(entries) > CATEGORIES:
+                what = f"expected at most {CATEGORIES}, got {len(entries)}."
                 yield Problem(place("features", str(name)[:40], key), what, "Leave some out.")
 
 

@@ -157,7 +157,7 @@ class Study(HtmlRepr, TableSchema):
         place = where or (lambda *path: ".".join(str(p) for p in path))
         problems: list[Problem] = []
         plain = _plain(raw, (), place, problems)
-        said = {p.where for p in problems}
+        places = {p.where for p in problems}
         of = plain.get("format", format_versions.STUDY)
         if why := format_versions.misread(of, format_versions.STUDY, "study file"):
             hint = "Install the version of Vitrail that wrote it, or draft it anew."
@@ -172,10 +172,10 @@ class Study(HtmlRepr, TableSchema):
             study = cls.model_validate(plain)
         except ValidationError as error:
             errors = error.errors()
-            found = dict.fromkeys(explain(e, place, cls) for e in errors[:MOST_TOLD])  # a union says it more than once
-            problems += [p for p in found if p.where not in said]
-        said = {p.where for p in problems}
-        others = (p for p in inconsistencies(plain, place) if p.where not in said)
+            faults = dict.fromkeys(explain(e, place, cls) for e in errors[:MOST_TOLD])  # a union says it more than once
+            problems += [p for p in faults if p.where not in places]
+        places = {p.where for p in problems}
+        others = (p for p in inconsistencies(plain, place) if p.where not in places)
         problems += itertools.islice(others, MOST_TOLD)
         problems += _unused(study, place) if study is not None and study.parties else []
         problems += size_problems(study, place) if study is not None and not problems else []
@@ -238,9 +238,9 @@ class Study(HtmlRepr, TableSchema):
             out += ["", f"[{section}]"]
             fields = getattr(type(getattr(self, section)), "model_fields", {})  # a method has none
             empty = {k: f.default for k, f in fields.items() if f.default in (None, "", (), {})}
-            said = {k: v for k, v in plain[section].items() if k not in empty or v != empty[k]}
-            said = _without_times(said) if section == "target" else said
-            out += [f"{toml_key(k)} = {toml_value(v)}" for k, v in said.items()]
+            content = {k: v for k, v in plain[section].items() if k not in empty or v != empty[k]}
+            content = _without_times(content) if section == "target" else content
+            out += [f"{toml_key(k)} = {toml_value(v)}" for k, v in content.items()]
         for name, party in plain["parties"].items():
             out += ["", f"[parties.{toml_key(name)}]"]
             unused = GUESTS_OWN if party["role"] == "host" else ()
@@ -268,23 +268,27 @@ def _unused(study: Study, place: Callable[..., str]) -> list[Problem]:
     """What a study with parties says and nothing heeds: how they train is the method's."""
     out = []
     for section, used in (("training", ("class_weights", "weight_decay")), ("network", ())):
-        said, usual = getattr(study, section), type(getattr(study, section))()
-        for key in (k for k in type(said).model_fields if k not in used and getattr(said, k) != getattr(usual, k)):
-            known = methods.PARTIES.get(study.method["name"])
+        settings, usual = getattr(study, section), type(getattr(study, section))()
+        for key in (
+            k for k in type(settings).model_fields if k not in used and getattr(settings, k) != getattr(usual, k)
+        ):
+            method = methods.PARTIES.get(study.method["name"])
             hint = (
-                f"Remove it. In [method] there are {', '.join(known.__dataclass_fields__)}." if known else "Remove it."
+                f"Remove it. In [method] there are {', '.join(method.__dataclass_fields__)}."
+                if method
+                else "Remove it."
             )
             what = "with parties the method says how it is trained, and this is not used."
             out.append(Problem(place(section, key), what, hint))
     return out
 
 
-def _without_times(said: dict[str, Any]) -> dict[str, Any]:
+def _without_times(target: dict[str, Any]) -> dict[str, Any]:
     """A target as a file says it: each column once, and of intervals only where there are some."""
-    if said["kind"] == "time":
-        unused = ("column", "center", "scale", *["intervals"] * ("cuts" in said))
-        return {k: v for k, v in said.items() if k not in unused}
-    return {k: v for k, v in said.items() if k != "intervals"}
+    if target["kind"] == "time":
+        unused = ("column", "center", "scale", *["intervals"] * ("cuts" in target))
+        return {k: v for k, v in target.items() if k not in unused}
+    return {k: v for k, v in target.items() if k != "intervals"}
 
 
 def _settle(plain: Any) -> None:
@@ -301,8 +305,8 @@ def _settle(plain: Any) -> None:
         split["test_from"] = f"{day:%Y-%m-%d}"  # TOML has dates of its own
     if plain.get("images") is not None and isinstance(network := plain.setdefault("network", {}), dict):
         kind = network.setdefault("kind", "cnn")
-        known = nets.TABLE.get(kind) if isinstance(kind, str) else None
-        for k, v in known.usual.items() if known else ():
+        network_type = nets.TABLE.get(kind) if isinstance(kind, str) else None
+        for k, v in network_type.usual.items() if network_type else ():
             network.setdefault(k, v)
     if plain.get("images") is not None or plain.get("parties"):  # tuned on tables of sites
         training = plain.setdefault("training", {})

@@ -24,8 +24,8 @@ PROTOTYPES = "prototypes"  # the kind of network
 
 def inconsistencies(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterable[Problem]:
     """What types cannot say. Looks at raw values and passes over those that are of a wrong type."""
-    found = (raw.get(section) for section in ("target", "features"))
-    target, features = (section if isinstance(section, Mapping) else {} for section in found)
+    sections = (raw.get(section) for section in ("target", "features"))
+    target, features = (section if isinstance(section, Mapping) else {} for section in sections)
     yield from _target_problems(target, features, raw, place)
     images = raw.get("images")
     if images is None and isinstance(raw.get("features", {}), Mapping) and not features:
@@ -39,8 +39,8 @@ def inconsistencies(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterab
             yield from _feature_problems(str(name), feature, place)
             if feature.get("kind") == "categorical" and isinstance(feature.get("categories"), list | tuple):
                 dummies |= {f"{name}={canon(c)}" for c in feature["categories"]}
-    known = Counter(str(a) for f in features.values() if isinstance(f, Mapping) for a in _listed(f.get("aliases", ())))
-    for alias, times in known.items():
+    counts = Counter(str(a) for f in features.values() if isinstance(f, Mapping) for a in _listed(f.get("aliases", ())))
+    for alias, times in counts.items():
         if alias in features or alias == target.get("column") or times > 1:
             what = f"the alias {alias!r} is a name of more than one column."
             yield Problem(place("features"), what, "A column has one meaning: remove one of them.")
@@ -61,8 +61,8 @@ def inconsistencies(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterab
     if isinstance(hidden, list | tuple) and any(isinstance(h, int) and h < 1 for h in hidden):
         yield Problem(place("network", "hidden"), f"layers need at least one unit, got {list(hidden)}.", "Correct it.")
     bedside = raw.get("bedside", {})
-    told = isinstance(bedside, Mapping) and bedside.get("tell") is True
-    if told and (target.get("kind", "classes") != "classes" or raw.get("parties")):
+    tells_risks = isinstance(bedside, Mapping) and bedside.get("tell") is True
+    if tells_risks and (target.get("kind", "classes") != "classes" or raw.get("parties")):
         why = "only risks of classes, at sites, are told like this."
         yield Problem(place("bedside", "tell"), why, "Write tell = false.")
     seeds = raw.get("seeds", (1,))
@@ -127,8 +127,8 @@ def _verdict_problems(raw: Mapping[str, Any], place: Callable[..., str]) -> Iter
     if raw.get("parties"):
         what = "parties hold columns of the same people, and none of them could train alone on another's."
         yield Problem(place("verdict"), what, "Remove it.")
-    said, method = raw.get("protect", {}), raw.get("method", {})
-    budgets = [k for k in ("rows", "sites") if isinstance(said, Mapping) and said.get(k) is not None]
+    protect, method = raw.get("protect", {}), raw.get("method", {})
+    budgets = [k for k in ("rows", "sites") if isinstance(protect, Mapping) and protect.get(k) is not None]
     for key in budgets:  # a row is in all folds but one
         what = f"every fold would spend protect.{key} once more."
         yield Problem(place("verdict"), what, "Remove one of the two; vitrail compare simulates without noise.")
@@ -190,8 +190,8 @@ def _party_problems(
 
 def _is_default(key: str, value: Any) -> bool:
     """A study that was parsed before names what it was not given."""
-    known = Party(role="host", id="?").model_dump()[key]
-    return bool(value == known)
+    default = Party(role="host", id="?").model_dump()[key]
+    return bool(value == default)
 
 
 def _target_problems(
@@ -278,7 +278,7 @@ def _picture_problems(
 
 def _network_problems(network: Mapping[str, Any], images: Any, place: Callable[..., str]) -> Iterable[Problem]:
     kind, hidden, pictures = network.get("kind", "mlp"), network.get("hidden", (128, 64)), images is not None
-    fitting = [name for name, known in nets.TABLE.items() if known.pictures == pictures]
+    fitting = [name for name, net in nets.TABLE.items() if net.pictures == pictures]
     if not isinstance(kind, str):
         return
     if kind not in nets.TABLE:

@@ -76,7 +76,7 @@ def only_declared_tensors_travel(trial: Trial) -> None:
     seen = set()
     for m in run.messages:
         contract = run.engine.contracts[m.stage][m.place]
-        declared, got = contract.down if m.way == "to site" else contract.up, spec_of(m.said)
+        declared, got = contract.down if m.way == "to site" else contract.up, spec_of(m.message)
         for name in sorted(declared.keys() | got.keys()):
             where = f"tensor {name} {m.way} in stage {contract.stage} was declared as"
             _hold(declared.get(name) == got.get(name), f"{where} {declared.get(name)}, and came as {got.get(name)}")
@@ -131,14 +131,14 @@ def nothing_private_travels(trial: Trial) -> None:
     run = trial.whole
     stages, public = run.engine.stages, NumberSearch(t for _, t in flatten(run.engine.start().state))
     shown = [m for m in run.messages if m.way == "from site" and not stages[m.stage].exchanges[m.place].consent]
-    reports = NumberSearch(t for m in shown for _, t in flatten(m.said))
-    for at, here in enumerate(run.heard):
+    reports = NumberSearch(t for m in shown for _, t in flatten(m.message))
+    for at, here in enumerate(run.events):
         if isinstance(here, TrialMessage) and here.way == "to site":
-            public.add(t for _, t in flatten(here.said))
+            public.add(t for _, t in flatten(here.message))
         if not isinstance(here, Snapshot):
             continue
-        later = [m for m in run.heard[at:] if isinstance(m, TrialMessage) and m.way == "to site"]
-        downs = NumberSearch(t for m in later for _, t in flatten(m.said))
+        later = [m for m in run.events[at:] if isinstance(m, TrialMessage) and m.way == "to site"]
+        downs = NumberSearch(t for m in later for _, t in flatten(m.message))
         for name, value in flatten(here.state):
             if name.split("/")[0] in trial.method.wire.disclosed_state:
                 continue
@@ -230,7 +230,7 @@ def a_site_that_learned_nothing_reports_zero(trial: Trial) -> None:
         ex = run.engine.stages[m.stage].exchanges[m.place]
         if m.way == "to site" or ex.consent or not ex.trains:
             continue
-        for name, value in _parameters(m.said):
+        for name, value in _parameters(m.message):
             size = float(value.abs().max()) if value.numel() else 0.0
             _hold(size <= EXACT, f"{name} of the report in stage {m.stage + 1} is up to {size:.3g} and says no change")
 
@@ -289,12 +289,12 @@ def a_refusal_is_kept(trial: Trial) -> None:
     who, names = 1, [name for name, *_ in trial.rows]
     run = trial.run(absent=lambda s, r, place: [(s, place) in asking and i == who for i in range(trial.sites)])
     downs = [m for m in trial.whole.messages if m.way == "to site"]
-    public = NumberSearch(t for m in downs for _, t in flatten(m.said))
-    sent = NumberSearch(t for m in run.messages for _, t in flatten(m.said))
+    public = NumberSearch(t for m in downs for _, t in flatten(m.message))
+    sent = NumberSearch(t for m in run.messages for _, t in flatten(m.message))
     sent.add(f.value for m in run.moments for f in m.facts.values())
     for m in trial.whole.messages:
         if (m.stage, m.place) in asking and m.way == "from site":
-            for name, value in flatten(m.said):
+            for name, value in flatten(m.message):
                 secret = _says_something(value[who]) and not public.hold(value[who])
                 _hold(not (secret and sent.hold(value[who])), f"{names[who]} refused to show {name}, and it was seen")
     for merge in run.merges:

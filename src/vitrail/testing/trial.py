@@ -33,7 +33,7 @@ class TrialMessage(NamedTuple):
     stage: int
     place: int  # of the exchange within the stage
     way: Direction
-    said: Any  # [site, ...]
+    message: Any  # [site, ...]
 
 
 class Merge(NamedTuple):
@@ -53,19 +53,19 @@ class TrialRun:
     """A run to its end, and everything that was said in it in order."""
 
     engine: Engine
-    heard: tuple[TrialMessage | Merge | Snapshot, ...]
+    events: tuple[TrialMessage | Merge | Snapshot, ...]
 
     @property
     def moments(self) -> list[Snapshot]:
-        return [h for h in self.heard if isinstance(h, Snapshot)]
+        return [event for event in self.events if isinstance(event, Snapshot)]
 
     @property
     def messages(self) -> list[TrialMessage]:
-        return [h for h in self.heard if isinstance(h, TrialMessage)]
+        return [event for event in self.events if isinstance(event, TrialMessage)]
 
     @property
     def merges(self) -> list[Merge]:
-        return [h for h in self.heard if isinstance(h, Merge)]
+        return [event for event in self.events if isinstance(event, Merge)]
 
     @cached_property
     def results(self) -> dict[str, Tensor]:

@@ -171,10 +171,10 @@ def score(run: VerticalRun, sides: Sides, test: Tensor) -> pd.DataFrame:
     alone = Dialogue(make_host(run.study, rows, run.terms, ()).host, [])
     alone.train()
     x, answers = sides.host.host.columns[test], dict[str, Tensor]()
-    for name, of_all in model.told.items():
+    for name, of_all in model.guest_answers.items():
         answers[name] = torch.where(of_all[test].isnan(), model.usual[name], of_all[test])
     z = {ALONE: alone.host.scores(alone.host.columns[test]), TOGETHER: model.scores(x, answers)}
-    for name in model.told:
+    for name in model.guest_answers:
         z[f"{name} away"] = model.scores(x, answers | {name: model.usual[name].expand(len(test), -1)})
     y = rows.outcome[rows.places]
     trained = np.delete(y, test.numpy())

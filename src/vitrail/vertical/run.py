@@ -200,7 +200,7 @@ class VerticalRun:
 
     def learn(self, rows: Tensor) -> dict[str, int]:
         """Ask each guest of these rows, from the first, as far as its ration goes; of how many it has told then."""
-        fit = dict.fromkeys(self.model.told, 0)
+        fit = dict.fromkeys(self.model.guest_answers, 0)
         for name, guest in self.access().items():
             new = torch.isin(rows, self.model.unanswered_rows(name, rows))
             fit[name] = int((new.cumsum(0) <= guest.left()).sum())
@@ -283,7 +283,7 @@ class VerticalRun:
     def choose(self, rows: int | Sequence[Any], seed: int) -> Tensor:
         """Places in the match: so many by lot, or these people. Where no guest can be asked, of those alone of whom
         all have told."""
-        answers = list(self.model.told.values())
+        answers = list(self.model.guest_answers.values())
         costs = [answer.isnan().any(1).long() for answer in answers] or [torch.zeros(self.terms.rows).long()]
         cost, asks = torch.stack(costs).sum(0), self.on_one_machine or self.sides is not None
         hint = "Have the host join with --explain N, and serve again with --again; within the guests' rations."

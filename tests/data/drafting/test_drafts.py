@@ -79,11 +79,11 @@ def put(column: str, value: object, rows: int = 8) -> Any:
 )
 def test_codes_are_taken_as_missing_with_their_counts(column: str, code: int) -> None:
     draft = infer_table(sites(put(column, code)), "died")
-    feature = draft.said["features"][column]
+    feature = draft.content["features"][column]
     assert feature["missing"] == [code]
     assert not feature["range"][0] <= code <= feature["range"][1]
     assert f"{column} in 8 of {3 * N} rows" in note(draft, f"Taken as missing: {code},")
-    clean = infer_table(sites(), "died").said["features"][column]
+    clean = infer_table(sites(), "died").content["features"][column]
     assert "missing" not in clean
     assert clean["range"] == pytest.approx(feature["range"], rel=0.2, abs=2)
 
@@ -93,20 +93,20 @@ def test_codes_among_grades_are_no_grade() -> None:
     tables = sites(lambda f: f.assign(asa=rng.choice([1, 2, 3, 4, 9], N), smoker=rng.choice([0, 1, -9], N)))
     for name in "bc":
         tables[name] = tables[name].assign(asa=rng.choice([1, 2, 3, 4], N), smoker=rng.choice([0, 1], N))
-    features = infer_table(tables, "died").said["features"]
+    features = infer_table(tables, "died").content["features"]
     assert (features["asa"]["categories"], features["asa"]["missing"]) == ([1, 2, 3, 4], [9])
     assert (features["smoker"]["kind"], features["smoker"]["missing"]) == ("binary", [-9])
     rating = {k: t.assign(rating=rng.integers(1, 10, N), shift=rng.choice([-1, 0, 1], N)) for k, t in sites().items()}
-    features = infer_table(rating, "died").said["features"]  # a scale that ends at 9, and a sign
+    features = infer_table(rating, "died").content["features"]  # a scale that ends at 9, and a sign
     assert "missing" not in features["rating"] | features["shift"]
 
 
 def test_a_value_far_from_the_rest_is_listed_and_checked() -> None:
     tables = sites(put("age", 640, 1))
     draft = infer_table(tables, "died")
-    assert draft.said["features"]["age"]["range"][1] < 130
+    assert draft.content["features"]["age"]["range"][1] < 130
     assert "1 of 600 values" in note(draft, "Outside the drafted range: age", "640")
-    study = vt.Study.parse(draft.said)
+    study = vt.Study.parse(draft.content)
     found = [(f.kind, f.count) for f in find_faults(tables["a"], study) if f.column == "age"]
     assert found == [("out_of_range", 1)]
     assert not [f for f in find_faults(tables["b"], study) if f.kind == "out_of_range"]
@@ -114,12 +114,12 @@ def test_a_value_far_from_the_rest_is_listed_and_checked() -> None:
 
 def test_a_site_in_another_unit_does_not_widen_the_range() -> None:
     draft = infer_table(sites(lambda f: f.assign(birthweight=(f.birthweight / 453.6).round(2))), "died")
-    assert draft.said["features"]["birthweight"]["range"][1] < 10_000
+    assert draft.content["features"]["birthweight"]["range"][1] < 10_000
     assert "at a and" in note(draft, "Another unit? The median of birthweight")
     temperature = {k: t.assign(temp=np.random.default_rng(1).normal(37, 0.6, N).round(1)) for k, t in sites().items()}
     temperature["b"]["temp"] = (temperature["b"].temp * 1.8 + 32).round(1)
     draft = infer_table(temperature, "died")
-    assert draft.said["features"]["temp"]["range"][1] < 50
+    assert draft.content["features"]["temp"]["range"][1] < 50
     assert note(draft, "Another unit? The median of temp", "at b and")
 
 
@@ -151,10 +151,10 @@ def test_none_is_a_category_where_it_is_frequent_or_goes_with_the_outcome(tmp_pa
 def test_unknown_in_a_column_of_numbers_leaves_it_a_number() -> None:
     tables = sites(put("crp", "unknown", 5))
     draft = infer_table(tables, "died")
-    assert draft.said["features"]["crp"]["kind"] == "numeric"
-    assert draft.said["features"]["crp"]["missing"] == ["unknown"]
+    assert draft.content["features"]["crp"]["kind"] == "numeric"
+    assert draft.content["features"]["crp"]["missing"] == ["unknown"]
     assert "'unknown' in 5 cells" in note(draft, "Read as missing")
-    run = vt.federate(vt.Study.parse(draft.said), tables, "fedavg", rounds=1)
+    run = vt.federate(vt.Study.parse(draft.content), tables, "fedavg", rounds=1)
     assert len(run.scores())
 
 
@@ -170,7 +170,7 @@ def test_a_fault_at_one_site_hides_no_leak() -> None:
     pooled = pd.concat(tables.values())
     assert pooled.fu_days[pooled.died == 1].median() > 0
     draft = infer_table(tables, "died")
-    assert "fu_days" not in draft.said["features"]
+    assert "fu_days" not in draft.content["features"]
     assert "at b" in note(draft, "Left out: fu_days") or "at c" in note(draft, "Left out: fu_days")
 
 
@@ -182,7 +182,7 @@ def test_a_column_that_tells_the_outcome_at_one_site_is_named(kind: str) -> None
         frame["result"] = (strong + rng.normal(0, 0.5, N)).round(2) if kind == "numeric" else strong
     draft = infer_table(tables, "died")
     assert "result (an AUC of" in note(draft, "Look at this", "at b)", "known before the outcome")
-    assert "result" in draft.said["features"]
+    assert "result" in draft.content["features"]
 
 
 @pytest.mark.parametrize(("one", "other", "same"), [("maternal age", "age", True), ("age", "wage", False)])
@@ -216,7 +216,7 @@ def test_clean_tables_have_nothing_to_check() -> None:
     found = []
     for seed in range(30):
         tables = sites(seed=200 + seed, n=120)
-        study = vt.Study.parse(infer_table(tables, "died").said)
+        study = vt.Study.parse(infer_table(tables, "died").content)
         found.append([f for t in tables.values() for f in find_faults(t, study)])
     assert sum(map(bool, found)) <= 3, [(f.kind, f.column, f.text) for fs in found for f in fs]
 

@@ -42,7 +42,7 @@ def told(draft: StudyDraft, start: str) -> str:
 )
 def test_numbers_of_people_are_left_out(name: str, values: np.ndarray, left: bool) -> None:
     draft = infer_table({"a": clinic(1, **{name: values}), "b": clinic(2, **{name: values})}, "sick")
-    assert (name not in draft.said["features"]) == left
+    assert (name not in draft.content["features"]) == left
     words = [f"Left out (identifiers{how}): {name}." for how in ("", " that repeat")]
     assert any(note in words for note in draft.notes) == left
 
@@ -51,8 +51,8 @@ def test_ids_that_repeat_are_left_out() -> None:
     """Each twice: visits of somebody, or wards; nothing else shows whose they are, and an id is no quantity."""
     twice = np.repeat(np.arange(N // 2), 2)
     draft = infer_table({"a": clinic(1, case_no=twice), "b": clinic(2, case_no=twice)}, "sick")
-    assert "case_no" not in draft.said["features"]
-    assert "person" not in draft.said
+    assert "case_no" not in draft.content["features"]
+    assert "person" not in draft.content
     assert "Left out (identifiers that repeat): case_no." in draft.notes
 
 
@@ -67,8 +67,8 @@ def test_spellings_are_one_category() -> None:
     ]
     frame = clinic(1, course=np.resize(cases, N), grade=np.resize(["Yes", "YES", "yes ", "no"], N))
     draft = infer_table({"a": frame}, "sick")
-    assert draft.said["features"]["course"]["categories"] == ["mort", "stable", "Évolution favorable"]
-    assert draft.said["features"]["grade"]["kind"] == "binary"
+    assert draft.content["features"]["course"]["categories"] == ["mort", "stable", "Évolution favorable"]
+    assert draft.content["features"]["grade"]["kind"] == "binary"
     study = vt.Study.infer({"a": frame}, "sick")
     assert clean(frame, study)["course"].value_counts().to_dict() == {2.0: 40, 1.0: 10, 0.0: 10}
     frame["sick"] = np.resize(["Dead", "dead", "Alive", "alive "], N)
@@ -104,16 +104,16 @@ def test_names_in_other_languages_are_one_column(tmp_path: Path, capsys: pytest.
 def test_columns_of_some_sites_are_told_and_not_used() -> None:
     a, b = clinic(1, creat=np.linspace(0, 1, N), bnp=np.linspace(3, 9, N)), clinic(2, creatinine=np.linspace(1, 2, N))
     draft = infer_table({"a": a, "b": b}, "sick")
-    assert list(draft.said["features"]) == ["age"]
+    assert list(draft.content["features"]) == ["age"]
     assert "Left out (not at b): creat, bnp." in draft.notes
     assert "'creat' at a and 'creatinine' at b" in told(draft, "Perhaps one column")
     both = a.assign(creatinine=1.0)  # a site that has both says that they are two
-    assert "aliases" not in infer_table({"a": both, "b": b}, "sick").said["features"].get("creat", {})
+    assert "aliases" not in infer_table({"a": both, "b": b}, "sick").content["features"].get("creat", {})
 
 
 def test_two_names_at_one_site_are_two_columns() -> None:
     a, b = clinic(1, Alter=np.linspace(20, 80, N)), clinic(2, Alter=np.linspace(30, 70, N))
-    assert set(infer_table({"a": a, "b": b}, "sick").said["features"]) == {"age", "Alter"}
+    assert set(infer_table({"a": a, "b": b}, "sick").content["features"]) == {"age", "Alter"}
 
 
 def test_follow_up_time_is_told_as_a_leak() -> None:
@@ -127,11 +127,11 @@ def test_follow_up_time_is_told_as_a_leak() -> None:
             lactate=(died + rng.normal(0, 0.1, N)).round(3),
         )
     draft = infer_table(tables, "sick")
-    assert "fu_months" not in draft.said["features"]
+    assert "fu_months" not in draft.content["features"]
     assert "known only afterwards" in told(draft, "Left out: fu_months")
     assert "--target sick --time fu_months" in told(draft, "To ask when")
-    assert "months_since_onset" in draft.said["features"]
-    assert "lactate" in draft.said["features"]
+    assert "months_since_onset" in draft.content["features"]
+    assert "lactate" in draft.content["features"]
     assert "Is it known before the outcome?" in told(draft, "Look at this: lactate")
 
 
@@ -139,9 +139,9 @@ def test_an_event_and_its_time_are_drafted_as_such() -> None:
     rng = np.random.default_rng(0)
     tables = {n: clinic(1).assign(sick=rng.integers(0, 2, N), fu_days=rng.integers(0, 1000, N)) for n in "ab"}
     draft = infer_table(tables, "sick", time="fu_days")
-    target = vt.Study.parse(draft.said).target
+    target = vt.Study.parse(draft.content).target
     assert (target.kind, target.time, target.event, target.horizon) == ("time", "fu_days", "sick", 730.0)
-    assert "fu_days" not in draft.said["features"]
+    assert "fu_days" not in draft.content["features"]
     assert "until 730" in told(draft, "Asked is sick = 1")
     for column, time, says in (("sick", "age_", "no column 'age_'"), ("age", "fu_days", "seen or not")):
         with pytest.raises(VitrailError, match=says):
@@ -154,7 +154,7 @@ def test_an_event_and_its_time_are_drafted_as_such() -> None:
 def test_dates_and_free_text_are_told(form: str) -> None:
     days = pd.date_range("2019-03-01", periods=N, freq="31h").strftime(form)
     draft = infer_table({"a": clinic(1, admitted=days, note=[f"patient came with {i}" for i in range(N)])}, "sick")
-    assert list(draft.said["features"]) == ["age"]
+    assert list(draft.content["features"]) == ["age"]
     assert told(draft, "Left out (dates").endswith("admitted.")
     assert told(draft, "Left out (free text").endswith("note.")
 

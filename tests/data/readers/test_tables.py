@@ -475,7 +475,7 @@ def test_many_columns(tmp_path: Path) -> None:
     frame, table = make_wide(10_000)
     start = time.process_time()
     assert clean(frame, table).shape == (50, 10_001)
-    assert len(infer_table({"a": frame, "b": frame}, "y").said["features"]) == 10_000
+    assert len(infer_table({"a": frame, "b": frame}, "y").content["features"]) == 10_000
     other = frame.rename(columns=lambda name: name.replace("gene", "genes"))
     with pytest.raises(VitrailError) as caught:
         clean(other, table)

@@ -45,7 +45,9 @@ def infer_study(sites: Sites, target: str, site: str, given: Mapping[str, Any]) 
     draft = infer_table(as_sites(sites, site, column), target, column)
     for question in draft.questions:
         tell(question)
-    drafted = {k: v for k, v in draft.said.items() if k != "training" or not given.get("paper")}  # a paper has its own
+    drafted = {
+        k: v for k, v in draft.content.items() if k != "training" or not given.get("paper")
+    }  # a paper has its own
     if isinstance(training := given.get("training"), Mapping):
         given = {**given, "training": {**drafted.get("training", {}), **training}}
     return {**drafted, **given, **({"site_column": column} if column else {})}
@@ -95,7 +97,7 @@ def infer_table(sites: Mapping[str, pd.DataFrame], target: str, site_column: str
         aim, note = draft_times(aim, time, followed)
         notes = [note, *notes]
     training = draft_training(aim.get("kind", "classes"), sum(map(len, sites.values())), len(sites))
-    drafted = {"target": aim, "features": features, "training": training, **keys.said}
+    drafted = {"target": aim, "features": features, "training": training, **keys.settings}
     return StudyDraft(drafted, [*_warn_lost_outcomes(cells, target), *notes])
 
 

@@ -17,7 +17,7 @@ TOGETHER = "rows of one patient stay together when rows are held out, and patien
 class StudyDraft(NamedTuple):
     """What a study file would say of the tables, and what a person should know who reads it."""
 
-    said: dict[str, Any]
+    content: dict[str, Any]
     notes: list[str] = []  # noqa: RUF012
 
     @property
@@ -30,7 +30,7 @@ class KeyColumns(NamedTuple):
     """Columns that name rows and are no features."""
 
     columns: list[str]
-    said: dict[str, Any]
+    settings: dict[str, Any]
     notes: list[str]
 
 
@@ -54,5 +54,5 @@ def with_picture_persons(draft: StudyDraft, sites: Mapping[str, pd.DataFrame]) -
     pattern, persons, pictures = guess
     note = f"The {pictures} pictures seem to be of {persons} people, by their names (images.person): "
     note += f"{TOGETHER.replace('rows', 'pictures')}. Remove it if it is wrong."
-    content = {**draft.said, "images": {**draft.said["images"], "person": pattern}}
+    content = {**draft.content, "images": {**draft.content["images"], "person": pattern}}
     return StudyDraft(content, [*draft.notes, note])

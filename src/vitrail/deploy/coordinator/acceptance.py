@@ -65,21 +65,21 @@ class AcceptanceForecast:
             for name, value in self._word((s, r, place), coord).items():
                 if checked.setdefault((name, value.data_ptr()), value) is not value:
                     continue
-                now, known = self.bounds.clock(s, r), self.memory.get(name, [])
-                recent: list[SentTensor | None] = [v for v in known if v.clock >= now - 1] or [*known[-1:]] or [None]
+                now, past = self.bounds.clock(s, r), self.memory.get(name, [])
+                recent: list[SentTensor | None] = [v for v in past if v.clock >= now - 1] or [*past[-1:]] or [None]
                 for old in recent:
                     for i in range(max(len(value), len(old.value) if old else 1)):
                         memory = entry(name, _at(old.value, i), old.clock) if old else {}
-                        if found := self.bounds.problems(memory, s, r, place, {name: _at(value, i)}, MARGIN):
-                            return found
+                        if problems := self.bounds.problems(memory, s, r, place, {name: _at(value, i)}, MARGIN):
+                            return problems
         return []
 
     def jumps(self, where: Where, length: float) -> str:
         """In words, where a sum is far longer than those before it; "" where it is not, or not enough is known."""
-        known = self.lengths.get((where[0], where[2]), ())
-        if len(known) < FEWEST or length <= JUMP * max(known):
+        lengths = self.lengths.get((where[0], where[2]), ())
+        if len(lengths) < FEWEST or length <= JUMP * max(lengths):
             return ""
-        return f"the sum of the reports is {length / max(known):.3g} times as long as in the rounds before"
+        return f"the sum of the reports is {length / max(lengths):.3g} times as long as in the rounds before"
 
     def use(self, where: Where, length: float | None = None) -> None:
         """The sum of that exchange is used; `length`: of its change."""
@@ -154,10 +154,10 @@ class AcceptanceForecast:
         return {p.name: _distinct(word[p.name]) for p in self.bounds.parts({k: v[0] for k, v in word.items()})}
 
 
-def reason(found: Sequence[Problem]) -> str:
+def reason(problems: Sequence[Problem]) -> str:
     """Why a sum is not used, from what sites would find wrong."""
-    told = f"{found[0].where}: {found[0].what.rstrip('.')}"
-    return f"the sum of the reports would have moved the model further than the sites accept ({told})"
+    first = f"{problems[0].where}: {problems[0].what.rstrip('.')}"
+    return f"the sum of the reports would have moved the model further than the sites accept ({first})"
 
 
 def _distinct(value: Tensor) -> Tensor:

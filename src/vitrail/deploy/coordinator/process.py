@@ -141,5 +141,5 @@ def _current(folder: Path, agreement: str, names: list[str], new: bool) -> tuple
 def _without_closing(place: Path, names: list[str]) -> list[str]:
     """Those of these sites that took part in a run and have not heard its last word."""
     took = json.loads((place / ENTERED).read_text())["sites"].keys()
-    told = json.loads((place / TOLD).read_text()) if (place / TOLD).exists() else []
-    return sorted(set(names) & took - set(told))
+    informed = json.loads((place / TOLD).read_text()) if (place / TOLD).exists() else []
+    return sorted(set(names) & took - set(informed))

@@ -94,14 +94,14 @@ class SiteRequests:
                     return answers
                 self._give_up(need)
             asked, beside = self._now(asked, need - len(answers))
-            heard = self.way.ask(asked, self.deadline, beside) if beside else self.way.ask(asked, self.deadline)
-            self._note(heard, beside)
-            wrong = {name: self._wrong(name, asked[name], said) for name, said in heard.answers.items()}
-            wrong |= {name: what for name, what in heard.trouble.items() if isinstance(what, AnswerTooLong)}
-            trouble = heard.trouble | {name: what for name, what in wrong.items() if what is not None}
+            responses = self.way.ask(asked, self.deadline, beside) if beside else self.way.ask(asked, self.deadline)
+            self._note(responses, beside)
+            wrong = {name: self._wrong(name, asked[name], answer) for name, answer in responses.answers.items()}
+            wrong |= {name: what for name, what in responses.trouble.items() if isinstance(what, AnswerTooLong)}
+            trouble = responses.trouble | {name: what for name, what in wrong.items() if what is not None}
             for name, what in wrong.items():
                 if what is None:
-                    answers[name] = heard.answers[name]
+                    answers[name] = responses.answers[name]
                     self.failed.pop(name, None)
                     continue
                 self.failed[name] = self.failed.get(name, 0) + 1
@@ -137,12 +137,12 @@ class SiteRequests:
         due = frozenset(n for n in quiet if time.monotonic() >= self.rests[n][0])
         return {n: q for n, q in asked.items() if n not in quiet - due}, due
 
-    def _note(self, heard: Responses, not_awaited: frozenset[str]) -> None:
+    def _note(self, responses: Responses, not_awaited: frozenset[str]) -> None:
         """Who let a deadline pass, and who is back."""
-        for name in heard.answers.keys() | heard.awake:
+        for name in responses.answers.keys() | responses.awake:
             self.missed.pop(name, None)
             self.rests.pop(name, None)
-        late = [n for n, what in heard.trouble.items() if isinstance(what, SiteSilent) and n not in heard.awake]
+        late = [n for n, what in responses.trouble.items() if isinstance(what, SiteSilent) and n not in responses.awake]
         for name in late:
             self.missed[name] = self.missed.get(name, 0) + 1
             if self.missed[name] < MOST_MISSED:
@@ -161,19 +161,19 @@ class SiteRequests:
     def _is_removed(self, name: str) -> bool:
         return isinstance(self.trouble.get(name), SiteRemoved)
 
-    def _wrong(self, name: str, asked: Message, said: Message) -> str | None:
+    def _wrong(self, name: str, asked: Message, answer: Message) -> str | None:
         """What is wrong with an answer, in words; None if nothing is."""
-        if said.kind == "error":
-            return error_text(said)
-        if said.kind == "refused":
+        if answer.kind == "error":
+            return error_text(answer)
+        if answer.kind == "refused":
             return None if asked.kind in ("round", "screen", "mask", "second") else "it refused"
-        if said.kind != asked.kind:
-            return f"it answered {said.kind[:20]!r} to {asked.kind!r}"
+        if answer.kind != asked.kind:
+            return f"it answered {answer.kind[:20]!r} to {asked.kind!r}"
         try:
-            check_form(said, self.agreed.answer(said.kind, asked.words), f"from {name}")
+            check_form(answer, self.agreed.answer(answer.kind, asked.words), f"from {name}")
         except VitrailError as error:
             return "; ".join(f"{p.where}: {p.what}" for p in error.problems)
-        return implausible_answer(self.agreed, asked, said)
+        return implausible_answer(self.agreed, asked, answer)
 
     def _give_up(self, need: int) -> None:
         lost = {n: f"failed {MOST_FAILED} times in a row" for n in self.names if self.failed.get(n, 0) >= MOST_FAILED}

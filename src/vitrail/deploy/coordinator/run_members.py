@@ -48,29 +48,29 @@ class RunMembers:
             masked = self.call.agreed.study.protect.sum == "masked"
             say = masked_moments(self.call, names, self.record.path.parent) if masked else open_moments
             self.scale = dict(zip(("mean", "sd"), map(torch.from_numpy, finish_moments(say)), strict=True))
-        found = self._ask(names, None, first=True)
-        late = sorted({*self.call.names, *gone} - found.keys())
-        self.order = [*sorted(found, key=lambda n: (-found[n]["rows"][0], n)), *late]
-        self.first = list(found)
-        self._keep(found)
+        entries = self._ask(names, None, first=True)
+        late = sorted({*self.call.names, *gone} - entries.keys())
+        self.order = [*sorted(entries, key=lambda n: (-entries[n]["rows"][0], n)), *late]
+        self.first = list(entries)
+        self._keep(entries)
 
     def admit(self) -> None:
         """Who came late."""
         there = self.call.way.present()
         late = [n for n in self.call.active() if n not in self.sites and n in there]
-        if late and (found := self._ask(self._agree(late, 0), 0, first=False)):
-            self._keep(found)
-            for name in found:
+        if late and (entries := self._ask(self._agree(late, 0), 0, first=False)):
+            self._keep(entries)
+            for name in entries:
                 self.call.way.log("came late", site=name)
 
     def _agree(self, names: Sequence[str], need: int) -> list[str]:
         hello = Message("hello", {"format": FORMAT, "agreement": self.call.agreed.hash})
-        heard = self.call.all(lambda n: hello if n in names else None, need)
-        return [n for n in names if n in heard]
+        answers = self.call.all(lambda n: hello if n in names else None, need)
+        return [n for n in names if n in answers]
 
     def _ask(self, names: Sequence[str], need: int | None, first: bool) -> dict[str, dict[str, Any]]:
         """Without `need`: all who answer within a few deadlines, and at least the study's quorum."""
-        study, found = self.call.agreed.study, {}
+        study, entries = self.call.agreed.study, {}
         question = Message("prepare", {}, self.scale)
         ask = self.call.patient if need is None else partial(self.call.all, quorum=need)
         answers = ask(lambda n: question if n in names else None)
@@ -78,11 +78,11 @@ class RunMembers:
             tensors, words = answers[name].tensors, answers[name].words
             share = tensors["target"].numpy()
             numbers = {k: tensors[k].tolist() for k in ("rows", "chance")} | class_shares(study, {"shares": share})
-            found[name] = {**numbers, "target": target_words(study, share), "first": first, **words}
-        return found
+            entries[name] = {**numbers, "target": target_words(study, share), "first": first, **words}
+        return entries
 
-    def _keep(self, found: dict[str, dict[str, Any]]) -> None:
-        self.sites |= found
+    def _keep(self, entries: dict[str, dict[str, Any]]) -> None:
+        self.sites |= entries
         scale = {k: v.tolist() for k, v in self.scale.items()}
         self.record.replace({"order": self.order, "scale": scale, "sites": self.sites})
 

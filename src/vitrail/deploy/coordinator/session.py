@@ -80,21 +80,21 @@ def conduct(
 def _farewell(call: SiteRequests, rounds: RemoteRounds, run: Run, path: Path) -> None:
     """Each site its last word and what was found about it. Who is away is waited for no longer than for an answer;
     started again, this goes on with those who are left. `path`: the run's folder."""
-    kept = path / TOLD
-    told = set[str](json.loads(kept.read_text()) if kept.exists() else [])
+    record = path / TOLD
+    informed = set[str](json.loads(record.read_text()) if record.exists() else [])
     last, coord = len(rounds.stages) - 1, unflatten(rounds.start().coord, run.shared)
-    rounds.settled |= dict.fromkeys(told, last + 1)
+    rounds.settled |= dict.fromkeys(informed, last + 1)
     until = time.monotonic() + call.deadline
-    while left := [n for n in call.active() if n in rounds.book.sites and n not in told]:
+    while left := [n for n in call.active() if n in rounds.book.sites and n not in informed]:
         rounds.settle(last, rounds.stages[last].rounds, coord, 0)
         here = [n for n in left if rounds.settled.get(n, 0) > last]
-        heard = call.all(lambda n: _closing_message(rounds, run, n) if n in here else None, 0)  # noqa: B023
-        shown = {n: said.words[VERDICT] for n, said in heard.items() if said.words.get(VERDICT)}
+        answers = call.all(lambda n: _closing_message(rounds, run, n) if n in here else None, 0)  # noqa: B023
+        shown = {n: answer.words[VERDICT] for n, answer in answers.items() if answer.words.get(VERDICT)}
         if shown:
             _say_of(run, SHOWN, {**run.info.get(SHOWN, {}), **shown}, path)
-        told |= heard.keys()
-        write_atomically(kept, json.dumps(sorted(told)))
-        if left := [n for n in left if n not in told]:
+        informed |= answers.keys()
+        write_atomically(record, json.dumps(sorted(informed)))
+        if left := [n for n in left if n not in informed]:
             if time.monotonic() > until:
                 call.way.log("not told", sites=left)
                 return
@@ -102,22 +102,22 @@ def _farewell(call: SiteRequests, rounds: RemoteRounds, run: Run, path: Path) ->
             time.sleep(0.5)
 
 
-def _say_of(run: Run, what: str, told: dict[str, Any], path: Path) -> None:
+def _say_of(run: Run, what: str, content: dict[str, Any], path: Path) -> None:
     """What came after the run, with what it says of itself."""
-    if run.info.get(what) != told:
-        run.info[what] = told
+    if run.info.get(what) != content:
+        run.info[what] = content
         write_atomically(path / "run.json", json.dumps(run.info, indent=1))
 
 
 def _closing_message(rounds: RemoteRounds, run: Run, site: str) -> Message:
     """What was found about this site, what the sites publish together, the others' mean layers, and which models each
     site signed to have scored."""
-    told = behind(run, site)
-    findings = [list(found[1:]) for found in told.findings]
-    layers = {f"others/{k}": v for k, v in told.layers.items()}
+    briefing = behind(run, site)
+    findings = [list(finding[1:]) for finding in briefing.findings]
+    layers = {f"others/{k}": v for k, v in briefing.layers.items()}
     pooled = run.screening.pooled if run.screening else {}
-    said = Message("finish", {"findings": findings, "pooled": pooled, "others": told.others}, layers)
-    if len(json.dumps(said.words)) > MOST_POOLED:  # a site reads no longer header
-        said.words["pooled"] = {}
+    message = Message("finish", {"findings": findings, "pooled": pooled, "others": briefing.others}, layers)
+    if len(json.dumps(message.words)) > MOST_POOLED:  # a site reads no longer header
+        message.words["pooled"] = {}
     words, digests = rounds.lists.closing_lists()
-    return said._replace(words=said.words | words, tensors=said.tensors | digests)
+    return message._replace(words=message.words | words, tensors=message.tensors | digests)

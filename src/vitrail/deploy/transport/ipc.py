@@ -33,8 +33,8 @@ class Pipe:
         self.end = end
 
     def put(self, head: dict[str, Any], body: bytes = b"") -> None:
-        told = json.dumps(head).encode()
-        packet = len(told).to_bytes(4, "little") + told
+        header = json.dumps(head).encode()
+        packet = len(header).to_bytes(4, "little") + header
         if len(body) <= SHORT:
             self.end.send(packet + body)
             return

@@ -43,5 +43,6 @@ def words_of(report: Mapping[str, Any]) -> str:
     >>> words_of({"channel": "admin", "topic": "sys.shell", "origin": "basel-1", "why": "no study needs it"})
     'Not ours, refused: channel admin, topic sys.shell, from basel-1: no study needs it.'
     """
-    said = {key: printable(str(report.get(key) or "?"))[:100] for key in ("channel", "topic", "origin", "why")}
-    return f"Not ours, refused: channel {said['channel']}, topic {said['topic']}, from {said['origin']}: {said['why']}."
+    fields = [printable(str(report.get(key) or "?"))[:100] for key in ("channel", "topic", "origin", "why")]
+    channel, topic, origin, why = fields
+    return f"Not ours, refused: channel {channel}, topic {topic}, from {origin}: {why}."

@@ -67,13 +67,13 @@ def tied(words: Sequence[str]) -> list[str]:
 
 def children_of(folder: Path) -> list[int]:
     """Processes of FLARE's that work in this folder, and their keepers."""
-    found, place = [], str(folder.resolve()).encode()
+    pids, place = [], str(folder.resolve()).encode()
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             words = entry.read_bytes().split(b"\0")
             if b"-m" in words and place in words and any(b"nvflare.private" in w for w in words):
-                found.append(int(entry.parent.name))
-    return found
+                pids.append(int(entry.parent.name))
+    return pids
 
 
 def end_left(folder: Path) -> None:
@@ -93,8 +93,8 @@ def _script(how: str, words: Sequence[str]) -> list[str]:
 
 def keep(parent: int, words: Sequence[str]) -> int:
     """Run a command until it ends or nobody wants it any more; then see that nothing of it is left."""
-    heard, bell = os.pipe()
-    for end in (heard, bell):
+    wakeups, bell = os.pipe()
+    for end in (wakeups, bell):
         os.set_blocking(end, False)
     for sign in (signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(sign, lambda *_: None)  # not to die of them: they ring the bell
@@ -103,10 +103,10 @@ def keep(parent: int, words: Sequence[str]) -> int:
     _ask_linux(DEATH_SIGNAL, signal.SIGUSR1)  # also when a thread of the parent's ends: a reason to look, no more
     child, code = _begin(words), None
     while code is None and os.getppid() == parent:
-        ready, _, _ = select.select([0, heard], [], [])
+        ready, _, _ = select.select([0, wakeups], [], [])
         if 0 in ready and not os.read(0, 1):
             break
-        if heard in ready and signal.SIGTERM in os.read(heard, 512):
+        if wakeups in ready and signal.SIGTERM in os.read(wakeups, 512):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child, signal.SIGTERM)
         code = _reap(child)
@@ -168,10 +168,10 @@ def _descendants() -> set[int]:
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             parents[int(entry.parent.name)] = int(entry.read_bytes().rpartition(b")")[2].split()[1])
-    found, new = set[int](), {os.getpid()}
-    while new := {pid for pid, parent in parents.items() if parent in new} - found:
-        found |= new
-    return found
+    descendants, new = set[int](), {os.getpid()}
+    while new := {pid for pid, parent in parents.items() if parent in new} - descendants:
+        descendants |= new
+    return descendants
 
 
 def _ask_linux(what: int, value: int) -> None:

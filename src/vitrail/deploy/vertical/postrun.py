@@ -76,7 +76,7 @@ class PostrunRequest:
         asked = list(run.access())
         while True:
             try:
-                return run.predict(new, [name for name in run.model.told if name not in asked], blind=True)
+                return run.predict(new, [name for name in run.model.guest_answers if name not in asked], blind=True)
             except VitrailError as error:
                 self.say(str(error))
                 if not asked:
@@ -90,8 +90,8 @@ class PostrunRequest:
         model = HostModel.of(self.study, sides.host, off)
         if not is_finished(home / RUN) or (run := VerticalRun.load(home / RUN)).match.mark != match.mark:
             return VerticalRun.begin(self.study, match, sides, self.seed, model, here=[self.study.host])
-        for name, answers in run.model.told.items():
-            model.told[name] = torch.where(answers.isnan(), model.told[name], answers)
+        for name, answers in run.model.guest_answers.items():
+            model.guest_answers[name] = torch.where(answers.isnan(), model.guest_answers[name], answers)
         model.off = {**run.model.off, **off}
         run.model, run.sides, run.path = model, sides, None  # until it is written again
         return run
@@ -106,7 +106,7 @@ class PostrunRequest:
             self.say(f"{row['model']}: {row['metric']} {row['value']:.3f}{within}")
 
     def _explain(self, run: VerticalRun, side: HostSide, wanted: Tensor, path: Path) -> None:
-        complete = [~run.model.told[name][wanted].isnan().any(1) for name in run.model.told]
+        complete = [~run.model.guest_answers[name][wanted].isnan().any(1) for name in run.model.guest_answers]
         rows = wanted[torch.stack(complete).all(0)]
         if len(rows) < len(wanted):
             self.say(f"{len(rows)} of {len(wanted)} rows are explained: of the others a guest has told nothing.")

@@ -149,9 +149,9 @@ class SiteTests:
     def _most_extreme(self, families: tuple[str, ...]) -> Numbers:
         """[site, column]: of its tests, by chance alone."""
         out = np.zeros((self.outcome + 1, len(self.published.sites)))
-        heard = np.flatnonzero(np.isin(self.family, families))
-        for columns in (self.first[heard], self.second[heard]):
-            np.maximum.at(out, columns[columns >= 0], self.z.T[heard[columns >= 0]])
+        tests = np.flatnonzero(np.isin(self.family, families))
+        for columns in (self.first[tests], self.second[tests]):
+            np.maximum.at(out, columns[columns >= 0], self.z.T[tests[columns >= 0]])
         return out.T
 
     def _weigh_counts(self, which: Places) -> None:

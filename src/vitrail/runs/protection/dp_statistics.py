@@ -35,14 +35,14 @@ def encoded(
     seed: int,
     splits: Splits,
     secrets: Mapping[str, str] | None = None,
-    known: Encoder | None = None,
+    shared_scale: Encoder | None = None,
 ) -> list[SiteData]:
     """The one way from cleaned tables to the rows of a run, at a deployed site as in a simulation. Where rows are
     private, means are noisy, and so are counts of classes. `secrets`: from which each site draws its noise; without
-    them it is drawn from the seed, as in a simulation. `known`: the scale that all sites share, fitted before."""
+    them it is drawn from the seed, as in a simulation. `shared_scale`: that of all sites, fitted before."""
     noise = start_noise(study)
     if not noise:
-        return encode_sites(cleaned, study, splits, known)
+        return encode_sites(cleaned, study, splits, shared_scale)
     encoder_for, counts = {}, {}
     for name, frame in cleaned.items():
         y = frame[study.target.column].to_numpy()

@@ -38,8 +38,8 @@ def points(ids: Sequence[str], domain: str) -> list[bytes]:
         d = (1 + 2 * r * r) % P  # never 0: -1/2 is no square
         below.append(d)
         tests.append(-A * d * (A * A - A * A * d + d * d) % P)  # x (x^2 + A x + 1), times d^4
-    found = zip(_inverses(below), are_squares(tests).tolist(), strict=True)
-    xs = (-A * inverse % P if on_curve else (A * inverse - A) % P for inverse, on_curve in found)
+    pairs = zip(_inverses(below), are_squares(tests).tolist(), strict=True)
+    xs = (-A * inverse % P if on_curve else (A * inverse - A) % P for inverse, on_curve in pairs)
     return [x.to_bytes(SIZE, "little") for x in xs]
 
 

@@ -90,9 +90,9 @@ class LookupHost:
         self._on, self._off = new_lock()
         self.asked = Asked(lock(points([spelled], domain), self._on)[0])
 
-    def read(self, told: Told, rows: Mapping[bytes, bytes]) -> bytes | None:
+    def read(self, reply: Told, rows: Mapping[bytes, bytes]) -> bytes | None:
         """The answer, from the guest's table as `opened` gave it; None where the guest does not have the person."""
-        key = _locked(told.token, self._off, "answer")
+        key = _locked(reply.token, self._off, "answer")
         row = rows.get(_pad(key, 0)[0])
         return None if row is None else _mixed(row, _pad(key, len(row))[1])
 

@@ -79,7 +79,7 @@ class HostModel:
     params: Params
     reference: pd.DataFrame  # one row: the host's columns "off"
     people: list[str]  # ids in common, in the order of the match
-    told: dict[str, Tensor]  # [row in common, answer] of each guest; NaN: not asked yet
+    guest_answers: dict[str, Tensor]  # [row in common, answer] of each guest; NaN: not asked yet
     usual: dict[str, Tensor]  # [answer]: the median of the training rows
     off: dict[str, Tensor]  # [answer]: with the guest's columns at its reference
 
@@ -97,7 +97,7 @@ class HostModel:
 
     def save(self, folder: Path) -> None:
         private_folder(folder)
-        parts: dict[str, Params] = {"params": self.params, "told": self.told, "usual": self.usual, "off": self.off}
+        parts: dict[str, Params] = {"params": self.params, "told": self.guest_answers, "usual": self.usual, "off": self.off}
         write_tensors(folder / "model.safetensors", {f"{p}/{k}": v for p, t in parts.items() for k, v in t.items()})
         reference = {k: None if v != v else v for k, v in self.reference.iloc[0].items()}
         rest = {"mean": self.encoder.mean, "sd": self.encoder.sd, "reference": reference, "people": self.people}
@@ -183,12 +183,12 @@ class HostModel:
     def unanswered_rows(self, guest: str, place: Tensor) -> Tensor:
         """Places in common of which this guest has told nothing yet."""
         common: Tensor = torch.unique(place[place >= 0])
-        return common[self.told[guest][common].isnan().any(1)]
+        return common[self.guest_answers[guest][common].isnan().any(1)]
 
     def learn(self, guest: str, place: Tensor, reach: GuestAccess) -> int:
         """Ask of those of whom this guest has told nothing yet; how many these are."""
         if len(new := self.unanswered_rows(guest, place)):
-            self.told[guest][new] = reach.ask(new).to(self.told[guest])
+            self.guest_answers[guest][new] = reach.ask(new).to(self.guest_answers[guest])
         return len(new)
 
     def _cannot(self, guest: str, place: Tensor, reach: GuestAccess | None, blind: bool) -> list[Problem]:
@@ -212,7 +212,7 @@ class HostModel:
     ) -> tuple[Tensor, Tensor, str]:
         """[row, answer], who was answered for, and in words how."""
         asked = self.learn(guest, place, reach) if reach is not None else 0
-        z = torch.where((place < 0)[:, None], self.usual[guest], self.told[guest][place.clamp(min=0)])
+        z = torch.where((place < 0)[:, None], self.usual[guest], self.guest_answers[guest][place.clamp(min=0)])
         answered, many = (place >= 0) & ~z.isnan().any(1), int((place >= 0).sum())
         parts = [f"{many} rows in common, {f'{asked} of them asked about now' if asked else 'known from before'}"]
         if lost := many - int(answered.sum()):
@@ -244,12 +244,12 @@ class HostModel:
 
         explained = explain_with_answers(
             scores, loss_of(study), matrix(self.encoder, cleaned), matrix(self.encoder, ref),
-            {name: self.told[name][places] for name in self.told}, {n: v[None] for n, v in self.off.items()},
+            {name: self.guest_answers[name][places] for name in self.guest_answers}, {n: v[None] for n, v in self.off.items()},
             list(study.features), groups_of(self.encoder), first=first, data=rows_as_text(cleaned, study),
             output=target.levels.index(level) if level is not None else 0, means=TYPICAL, seed=self.terms.seed,
         )  # fmt: skip
         names = tuple(rows.labels[rows.places[i]] for i in places.tolist())
-        columns = (*columns_of(ref, study), *(FeatureLabel() for _ in self.told))
+        columns = (*columns_of(ref, study), *(FeatureLabel() for _ in self.guest_answers))
         return replace(explained, answer=answer_words(study, level), rows=names, columns=columns)
 
     def _with_answers(self, x: Tensor) -> Tensor:

@@ -101,10 +101,10 @@ def test_the_same_numbers_as_in_one_process(houses: Houses, first: Path) -> None
     assert run.model.params.keys() == one.host.params.keys()
     for k, v in one.host.params.items():
         assert torch.equal(run.model.params[k], v[0]), k
-    known = ~run.model.told["lab"].isnan().any(1)
+    known = ~run.model.guest_answers["lab"].isnan().any(1)
     rows = known.nonzero()[:, 0][:500]
     for name, said in one.ask(rows).items():
-        assert torch.equal(run.model.told[name][rows], answer_scores(said)), name
+        assert torch.equal(run.model.guest_answers[name][rows], answer_scores(said)), name
     after = run.ledger[run.ledger.message == "Wanted"].groupby("to").rows.sum()
     assert 0 < run.scored <= after.max() <= 700, "what the officers said at join, and not the study's 900"
     assert (houses.own("clinic") / RUN / "explained.html").exists()

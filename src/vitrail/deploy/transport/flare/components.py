@@ -137,11 +137,11 @@ class SiteRelay(Executor):
                 while not end.poll(0.2):
                     if abort_signal.triggered:
                         return make_reply(ReturnCode.TASK_ABORTED)
-                _, said = end.get()
+                _, answer = end.get()
         except (OSError, EOFError):
             return make_reply(ReturnCode.EXECUTION_EXCEPTION)
         reply = make_reply(ReturnCode.OK)
-        reply[BODY] = said
+        reply[BODY] = answer
         return reply
 
 
@@ -237,8 +237,8 @@ def start_site(
     words.append(f"heart_beat_interval={BEAT}")
     ports = {_port(workspace / "startup" / "fed_client.json"), *_proxies()}
     box = sandbox.Sandbox((), (), connect=tuple(sorted(ports))) if boxed else None
-    told = {ipc.PLACE: socket, COPY: copy} | _longest(longest)
-    return _start("nvflare.private.fed.app.client.client_train", workspace, words, told, box)
+    environment = {ipc.PLACE: socket, COPY: copy} | _longest(longest)
+    return _start("nvflare.private.fed.app.client.client_train", workspace, words, environment, box)
 
 
 def _longest(count: int | None) -> dict[str, str]:
@@ -246,16 +246,16 @@ def _longest(count: int | None) -> dict[str, str]:
 
 
 def _start(
-    module: str, workspace: Path, words: list[str], told: dict[str, str], box: sandbox.Sandbox | None
+    module: str, workspace: Path, words: list[str], environment: dict[str, str], box: sandbox.Sandbox | None
 ) -> subprocess.Popen[bytes]:
     """It ends with this process, and so do its own children; its words go to a file."""
     workspace = workspace.resolve()
     supervisor.end_left(workspace)
     transfer = private_folder(workspace / "transfer")
-    env = {k: v for k, v in os.environ.items() if k in PASSED} | told | SPEED | {"TMPDIR": str(transfer)}
+    env = {k: v for k, v in os.environ.items() if k in PASSED} | environment | SPEED | {"TMPDIR": str(transfer)}
     command = flare_process.command(module, ["-m", str(workspace), *words])
     if box is not None:
-        own = str(workspace), str(Path(told[ipc.PLACE]).parent)
+        own = str(workspace), str(Path(environment[ipc.PLACE]).parent)
         box = box._replace(read=sandbox.python_places(workspace), write=(*box.write, *own))
         command = sandbox.command(box, command)
     return supervisor.start(command, workspace, env, workspace / "console.txt")
@@ -267,8 +267,8 @@ def _port(startup: Path) -> int:
 
 def _proxies() -> set[int]:
     """The ports of the proxies that are passed on."""
-    found = [urlsplit(os.environ[name]) for name in ("http_proxy", "https_proxy") if os.environ.get(name)]
-    return {proxy.port or (443 if proxy.scheme == "https" else 80) for proxy in found}
+    addresses = [urlsplit(os.environ[name]) for name in ("http_proxy", "https_proxy") if os.environ.get(name)]
+    return {proxy.port or (443 if proxy.scheme == "https" else 80) for proxy in addresses}
 
 
 # memory that was had for one message is kept for the next, but not by every thread apart; messages go in larger pieces
@@ -309,10 +309,10 @@ class Jobs:
 
     def submit(self, sites: Sequence[str]) -> str:
         meta = {**JOB["meta.json"], "deploy_map": {"app": ["server", *sites]}}
-        for name, told in {**JOB, "meta.json": meta}.items():
+        for name, content in {**JOB, "meta.json": meta}.items():
             path = self.place / "vitrail" / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(told))
+            path.write_text(json.dumps(content))
         return str(self.session.submit_job(str(self.place / "vitrail")))
 
     def end(self, job: str) -> None:

@@ -146,9 +146,9 @@ def _line(endpoint: Any, connection: Any) -> Peer | None:
 def _trim_requests() -> None:
     """At a site, requests about jobs: those that a study needs, each from whom it needs it."""
     wanted = set.union(*ADMIN_TOPICS.values())
-    kept = [p for p in ClientRequestProcessors.request_processors if set(p.get_topics()) <= wanted]
-    kept = [CheckedDeploy() if isinstance(p, DeployProcessor) else p for p in kept]
-    ClientRequestProcessors.request_processors[:] = kept
+    processors = [p for p in ClientRequestProcessors.request_processors if set(p.get_topics()) <= wanted]
+    processors = [CheckedDeploy() if isinstance(p, DeployProcessor) else p for p in processors]
+    ClientRequestProcessors.request_processors[:] = processors
     dispatch = FedAdminAgent._dispatch_request
 
     @functools.wraps(dispatch)

@@ -87,7 +87,7 @@ class FlareTransport:
     def present(self) -> set[str]:
         from vitrail.deploy.transport.flare.components import QUIET
 
-        return {name for name, heard in self.alive.items() if time.time() - heard < QUIET}
+        return {name for name, last_seen in self.alive.items() if time.time() - last_seen < QUIET}
 
     def watch(self, seconds: float) -> tuple[dict[str, Any], bytes] | None:
         """The next answer within so many seconds; meanwhile who came, who went, and whether FLARE lives."""
@@ -318,9 +318,9 @@ class FlareTransport:
                 break
             self._carry(waiting)
             self._put(waiting, packed, asked)
-            heard = self.watch(0.5)
-            if heard is not None:
-                self._take(heard, asked, answers, trouble)
+            received = self.watch(0.5)
+            if received is not None:
+                self._take(received, asked, answers, trouble)
             elif not waiting & self.present() and (answers or trouble or time.time() > until):
                 break  # those who have not answered are not there
         spared = self._spared(questions, not_awaited)
@@ -359,12 +359,12 @@ class FlareTransport:
 
     def _take(
         self,
-        heard: tuple[dict[str, Any], bytes],
+        received: tuple[dict[str, Any], bytes],
         asked: dict[str, tuple[OpenJob, int]],
         answers: dict[str, Message],
         trouble: dict[str, str],
     ) -> None:
-        head, body = heard
+        head, body = received
         name = self.names.get(str(head.get("site")))
         if name is None:
             return  # of whoever speaks through the transport's socket nothing is believed

@@ -190,9 +190,9 @@ def _private_line(workspace: Path) -> tuple[dict[str, Any], dict[str, str]]:
     """What FLARE reads of its lines, and the folder in which it looks for our driver: between themselves its processes
     listen where only their user can dial, not on a port."""
     inner = {"scheme": SCHEME, "resources": {"connection_security": "clear"}}
-    told = {"internal": inner, "allow_adhoc_conns": False, "comm_driver_path": str(workspace / "drivers")}
+    resources = {"internal": inner, "allow_adhoc_conns": False, "comm_driver_path": str(workspace / "drivers")}
     driver = f"from {ADAPTER} import PrivateLine  # noqa: F401\n"
-    return told, {"vitrail_line.py": driver}
+    return resources, {"vitrail_line.py": driver}
 
 
 def _permissions(operate: str) -> dict[str, Any]:
@@ -215,9 +215,11 @@ def _write(workspace: Path, **folders: dict[str, Any]) -> None:
             folder.unlink()
         shutil.rmtree(folder, ignore_errors=True)
         private_folder(folder)
-        for file, said in files.items():
+        for file, content in files.items():
             write_atomically(
-                folder / file, said if isinstance(said, str) else json.dumps(said, indent=1) + "\n", private=True
+                folder / file,
+                content if isinstance(content, str) else json.dumps(content, indent=1) + "\n",
+                private=True,
             )
 
 
