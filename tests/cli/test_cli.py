@@ -350,4 +350,4 @@ def test_which_methods_are_compared(capsys) -> None:
     assert "Left out: Weight Erosion, Influence, APPLE, CFL." in told
     assert all(f"vitrail tune STUDY --data DATA --method {name}" in told for name in first)
     assert "--methods weight_erosion,influence,apple,cfl" in told
-    assert "network that they need: inDISCO" in told
+    assert "need another network: inDISCO" in told

@@ -400,7 +400,7 @@ def test_what_a_study_may_set() -> None:
     wrong = methods.problems("ripfl", {"rear": "seldom", "selection": "best", "drawn": -1}, "method")
     assert [p.where for p in wrong] == ["method.rear", "method.selection", "method.drawn"]
     assert "a whole number >= 1 or 'never', got 'seldom'" in wrong[0].what
-    assert "share of the sites" in methods.problems("ripfl", {"drawn": 1.5}, "method")[0].what
+    assert "expected a number >= 0 and <= 1, got 1.5" in methods.problems("ripfl", {"drawn": 1.5}, "method")[0].what
 
 
 def test_a_number_is_refused_in_words() -> None:

@@ -25,12 +25,12 @@ app = typer.Typer(
 
 VERBS = {  # by who uses them, in the order of --help
     "Begin here": (demo.demo,),
-    "Hospital data scientist: work with one site's own rows, which stay at the site": (
+    "Hospital data scientist: one site's own rows, which stay at the site": (
         site_data.check,
         site_data.look,
         site_data.repair,
-        site.predict,
-        site.explain,
+        site_model.predict,
+        site_model.explain,
         runs.adopt,
         runs.wire,
         site.request,
@@ -41,7 +41,7 @@ VERBS = {  # by who uses them, in the order of --help
         site.leave,
         site.doctor,
     ),
-    "Study coordinator: take a study from its draft to its report": (
+    "Study coordinator: a study from its draft to its report": (
         runs.init,
         runs.screen,
         runs.run,
@@ -55,7 +55,7 @@ VERBS = {  # by who uses them, in the order of --help
         coordinator.remove,
         coordinator.serve,
     ),
-    "Researcher: compare methods and settings, find out whom to learn from": (
+    "Researcher: which method, which settings, whom to learn from": (
         runs.methods,
         studies.tune,
         studies.transfer,

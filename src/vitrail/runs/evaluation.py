@@ -14,12 +14,12 @@ from torch import Tensor
 
 from vitrail.core.facts import OWN
 from vitrail.core.losses import UncertaintyLoss
-from vitrail.core.resource_usage import Footprint
 from vitrail.core.tensors import flatten, map_tensors
 from vitrail.data.encoding import Encoder, SiteData
 from vitrail.data.persons import how_many, most_rows, rarest_persons
 from vitrail.engine.contract import WireEntry
 from vitrail.engine.local import Engine
+from vitrail.engine.resource_usage import Footprint
 from vitrail.engine.rounds import Snapshot
 from vitrail.engine.threads import threads
 from vitrail.metrics.calibration import score_bedside

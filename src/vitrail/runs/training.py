@@ -16,13 +16,13 @@ from torch import Tensor
 
 from vitrail.core.display import notebook_bar
 from vitrail.core.facts import ENDS, ROUND, Fact, Facts, in_order
-from vitrail.core.resource_usage import Footprint, cpu_seconds, footprint
 from vitrail.core.tensors import flatten
 from vitrail.data.encoding import Encoder, clean_sites
 from vitrail.data.readers.frames import Sites, as_sites
 from vitrail.data.splitting import split_sites
 from vitrail.engine.contract import Ledger, WireEntry
 from vitrail.engine.local import Engine
+from vitrail.engine.resource_usage import Footprint, cpu_seconds, footprint
 from vitrail.engine.rounds import Rounds, Snapshot
 from vitrail.methods import AnyMethod
 from vitrail.quality.checks.missing_outcomes import count_lost, warn_about_rows

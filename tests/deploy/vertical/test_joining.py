@@ -126,7 +126,7 @@ def test_a_party_that_is_swapped_later_is_not_what_was_accepted(enrolled: tuple[
 
 
 def test_distances_do_not_leave() -> None:
-    with pytest.raises(VitrailError, match="this does not leave a house"):
+    with pytest.raises(VitrailError, match="this method cannot be deployed"):
         agreed_hash(study(method={"name": "vertical_knn"}), 1, 3)
 
 

@@ -202,7 +202,7 @@ def test_tampered_bytes(tmp_path: Path) -> None:
 
     houses.change = flip
     told = refused(houses, "a sealed letter was refused")
-    assert "it is not as lab sealed it for clinic" in told
+    assert "letter 0 from lab: it is not as it was sealed for this end" in told
 
 
 @pytest.mark.parametrize("how", ["again", "later", "other"])

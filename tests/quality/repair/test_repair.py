@@ -396,7 +396,7 @@ def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     back = read_table(Path("data/here.repaired.csv"), TABLE)
     assert back.sick.tolist() == SITES["here"].sick.tolist()
     assert "there is something already" in ask(*words, "--write", "data/here.repaired.csv")
-    assert "the findings tell it" in ask(*words, "--cause", "unit")
+    assert "it is taken from the findings" in ask(*words, "--cause", "unit")
     assert "Did you mean 'here'" in ask(*words[:-1], "her")
     assert "nothing is likely wrong there with 'pain'" in ask(*words, "--feature", "pain")
     assert "none of ours" in ask(*words[:4], "study.toml", "--site", "here")

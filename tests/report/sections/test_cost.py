@@ -13,9 +13,9 @@ import pytest
 import vitrail as vt
 from tests.support.command import vitrail
 from tests.support.small import opposed_tables
-from vitrail.core.resource_usage import Footprint, cpu_seconds, footprint, read_footprint
 from vitrail.core.text import size
 from vitrail.data.datasets.catalogue import packaged
+from vitrail.engine.resource_usage import Footprint, cpu_seconds, footprint, read_footprint
 from vitrail.methods import TABLE
 from vitrail.report.pages.builder import page_of
 from vitrail.report.pages.run import render

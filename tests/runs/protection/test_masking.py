@@ -102,7 +102,7 @@ def test_a_draft_is_masked_where_it_can_be(tmp_path: Path) -> None:
     files = [str(tmp_path / f"{name}.csv") for name in SITES]
     done = CliRunner().invoke(app, ["init", *files, "--target", "sick", "--out", str(file)])
     assert done.exit_code == 0, done.output
-    assert "under masks" in done.output
+    assert "Secure aggregation is on" in done.output
     assert Study.load(file).protect.sum == "masked"
     assert with_secure_sum(study(), 2).protect.sum == "plain"
     assert with_secure_sum(study().with_changes(method={"name": "influence"}), 5).protect.sum == "plain"

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from vitrail.core.declarations import Catalogue
 from vitrail.methods import TABLE, FedAvg
 from vitrail.studies.compare.result import SCORES, Comparison
 from vitrail.study.model import Study
@@ -169,7 +170,7 @@ def test_choosing_among_many_is_not_a_gain(monkeypatch: pytest.MonkeyPatch) -> N
     other seeds, a "yes" is as rare as the interval promises."""
     names = [f"noise-{i}" for i in range(50)]
     for name in names:
-        monkeypatch.setitem(TABLE, name, type("Noise", (FedAvg,), {"title": name}))
+        monkeypatch.setitem(TABLE, name, type("Noise", (FedAvg,), {"catalogue": Catalogue(title=name)}))
     rng = np.random.default_rng(1)
     draws = rng.normal(0.7, 0.05, (150, 51, 5))
     scores = {f"s{i}": dict(zip(["local", *names], draws[i].tolist(), strict=True)) for i in range(150)}

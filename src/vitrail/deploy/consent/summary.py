@@ -79,7 +79,7 @@ def pact_summary(pact: PartyAgreement, party: str, ration: tuple[int, int], rati
         readers = "each guest what is sent to it; the coordinator how many bytes go to whom."
         never = f"your rows, {study.target.column} except in random shares, your model, your private keys."
         risk = f"guests learn how {study.target.column} hangs together with their own columns."
-    joined, title = " and ".join(others), method_of(study).title
+    joined, title = " and ".join(others), method_of(study).catalogue.title
     return _lines(
         {
             "Study": f"{study.name}. It learns to tell {study.target.column}, which {host} knows. {title}.",

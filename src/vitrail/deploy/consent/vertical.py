@@ -30,7 +30,7 @@ def pact_text(
         "THE STUDY",
         *wrapped(" ".join(filter(None, [f"{study.name}.", study.description]))),
         *wrapped(f"It learns to tell {study.target.column}, which {host} knows, from columns of all parties about the "
-                 f"same people. Method: {about.title}."),
+                 f"same people. Method: {about.catalogue.title}."),
         "",
         "WHO TAKES PART",
         *bullets(f"{name}, {'this party, ' * (name == party)}{'host' if name == host else 'guest'}; its fingerprint: "

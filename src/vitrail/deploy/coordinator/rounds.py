@@ -13,7 +13,6 @@ from torch import Tensor
 
 from vitrail.core.exchange import Nothing, Roster
 from vitrail.core.facts import Facts
-from vitrail.core.resource_usage import Footprint, read_footprint
 from vitrail.core.tensors import flatten, map_tensors, unflatten
 from vitrail.data.encoding import Encoder
 from vitrail.deploy.coordinator.acceptance import AcceptanceForecast, reason
@@ -30,6 +29,7 @@ from vitrail.deploy.two_server.coordinator import TwoServerCoordinator
 from vitrail.deploy.two_server.shared import READ
 from vitrail.engine.aggregation import Collected, merge
 from vitrail.engine.contract import WireEntry, check
+from vitrail.engine.resource_usage import Footprint, read_footprint
 from vitrail.engine.rounds import Rounds, Snapshot
 from vitrail.privacy.guards import is_valid_report
 from vitrail.privacy.report_vectors import changes, is_change, lengths

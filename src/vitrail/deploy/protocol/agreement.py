@@ -80,8 +80,8 @@ class Agreement:
         sites = (len(roster) or int(participants)) - bool(study.protect.second)  # type: ignore[arg-type]
         agreement = cls(study, study.seeds[0] if seed is None else seed, sites, roster)
         if agreement.method.catalogue.pools_rows:
-            what = f"{agreement.method.catalogue.title} takes every site's {study.row_word}s to one place."
-            raise VitrailError("this does not leave a house", [Problem("method", what, "Use another method.")])
+            what = f"{agreement.method.catalogue.title} would move every site's {study.row_word}s out of the hospital."
+            raise VitrailError("this method cannot be deployed", [Problem("method", what, "Use another method.")])
         here = {k: v for k, v in study.protect if v != getattr(Protect(), k) and k not in FAR}
         if here:
             what, hint = "this guard works in simulation so far, and not between machines.", "Take it out of the study."

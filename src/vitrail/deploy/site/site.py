@@ -19,7 +19,6 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from vitrail.core.errors import AgreementMismatch, MessageRefused, RoundForgotten
-from vitrail.core.resource_usage import cpu_seconds, footprint
 from vitrail.core.tensors import flatten, map_tensors, unflatten
 from vitrail.data.encoding import Encoder, SiteData, moments, numeric
 from vitrail.data.readers.tables import clean
@@ -43,6 +42,7 @@ from vitrail.deploy.two_server.shared import READ
 from vitrail.deploy.two_server.site import TwoServerSite
 from vitrail.deploy.verdicts.shared import FOLD
 from vitrail.engine.local import Engine
+from vitrail.engine.resource_usage import cpu_seconds, footprint
 from vitrail.privacy.guards import Guards
 from vitrail.privacy.secure_sum.dropout_tolerant import LostError
 from vitrail.quality.checks.missing_outcomes import describe_lost

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from vitrail.core.resource_usage import Footprint
 from vitrail.core.text import number, several, size
+from vitrail.engine.resource_usage import Footprint
 from vitrail.report.sections.section import Contents, Section, run_of
 from vitrail.runs.plan import Plan
 from vitrail.runs.result import DEPLOYED, Run

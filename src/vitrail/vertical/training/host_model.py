@@ -97,7 +97,12 @@ class HostModel:
 
     def save(self, folder: Path) -> None:
         private_folder(folder)
-        parts: dict[str, Params] = {"params": self.params, "told": self.guest_answers, "usual": self.usual, "off": self.off}
+        parts: dict[str, Params] = {
+            "params": self.params,
+            "told": self.guest_answers,
+            "usual": self.usual,
+            "off": self.off,
+        }
         write_tensors(folder / "model.safetensors", {f"{p}/{k}": v for p, t in parts.items() for k, v in t.items()})
         reference = {k: None if v != v else v for k, v in self.reference.iloc[0].items()}
         rest = {"mean": self.encoder.mean, "sd": self.encoder.sd, "reference": reference, "people": self.people}
@@ -244,9 +249,10 @@ class HostModel:
 
         explained = explain_with_answers(
             scores, loss_of(study), matrix(self.encoder, cleaned), matrix(self.encoder, ref),
-            {name: self.guest_answers[name][places] for name in self.guest_answers}, {n: v[None] for n, v in self.off.items()},
-            list(study.features), groups_of(self.encoder), first=first, data=rows_as_text(cleaned, study),
-            output=target.levels.index(level) if level is not None else 0, means=TYPICAL, seed=self.terms.seed,
+            {name: self.guest_answers[name][places] for name in self.guest_answers},
+            {n: v[None] for n, v in self.off.items()}, list(study.features), groups_of(self.encoder), first=first,
+            data=rows_as_text(cleaned, study), output=target.levels.index(level) if level is not None else 0,
+            means=TYPICAL, seed=self.terms.seed,
         )  # fmt: skip
         names = tuple(rows.labels[rows.places[i]] for i in places.tolist())
         columns = (*columns_of(ref, study), *(FeatureLabel() for _ in self.guest_answers))
