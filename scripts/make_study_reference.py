@@ -1,4 +1,5 @@
-"""docs/study.md: every key of a study file, from the types that read it. What a key says is the comment beside it.
+"""docs/study.md: every key of a study file, from the types that read it. A key is described by the comment beside or
+above it.
 
 python scripts/make_study_reference.py            # writes docs/study.md
 python scripts/make_study_reference.py --check    # says whether it is current
@@ -10,6 +11,7 @@ import ast
 import dataclasses
 import inspect
 import io
+import re
 import sys
 import textwrap
 import tokenize
@@ -234,7 +236,7 @@ def keys_of(kind: type[BaseModel], path: str) -> Iterator[Key]:
 
 
 def words_of(kind: type[BaseModel]) -> dict[str, str]:
-    """Key -> the comment beside it, in this class or in the one from which it has it."""
+    """Key -> the comment beside it or above it, in this class or in the one that it is inherited from."""
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         if not issubclass(base, BaseModel) or base is BaseModel:
@@ -245,9 +247,13 @@ def words_of(kind: type[BaseModel]) -> dict[str, str]:
             for token in tokenize.generate_tokens(io.StringIO(source).readline)
             if token.type == tokenize.COMMENT and not token.string.startswith(("# noqa", "# type"))
         }
+        full_lines = {n for n, line in enumerate(source.splitlines(), 1) if line.lstrip().startswith("#")}
         for node in ast.parse(source).body[0].body:  # type: ignore[attr-defined]
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+                first = node.lineno
+                while first - 1 in full_lines:
+                    first -= 1
+                lines = range(first, (node.end_lineno or node.lineno) + 1)
                 found[node.target.id] = " ".join(comments[n] for n in lines if n in comments)
     return {name: found.get(name, "") for name in kind.model_fields}
 
@@ -265,7 +271,8 @@ def takes_of(hint: Any, field: FieldInfo | None = None) -> str:
         said = " or ".join(takes_of(a) for a in inner if a is not type(None))
     elif origin is tuple:
         one = takes_of(inner[0])
-        said = f"list of {one}" if inner[-1] is Ellipsis else f"[{', '.join(map(takes_of, inner))}]"
+        many = re.sub(r"\b(number)\b", r"\1s", one, count=1) if one.split(",")[0].endswith("number") else one
+        said = f"list of {many}" if inner[-1] is Ellipsis else f"[{', '.join(map(takes_of, inner))}]"
     elif origin is dict:
         said = f"section: name = {takes_of(inner[1])}"
     elif isinstance(hint, type) and issubclass(hint, BaseModel):
@@ -278,7 +285,7 @@ def takes_of(hint: Any, field: FieldInfo | None = None) -> str:
 def _limits(metadata: Any) -> str:
     """Also of a Field within Annotated, which keeps them for itself."""
     each = [m for told in metadata for m in (told.metadata if isinstance(told, FieldInfo) else [told])]
-    said = [f"{words} {getattr(m, name):g}" for m in each for name, words in LIMITS.items() if hasattr(m, name)]
+    said = [f"{words} {getattr(m, name):,.12g}" for m in each for name, words in LIMITS.items() if hasattr(m, name)]
     return f", {', '.join(said)}" if said else ""
 
 
@@ -339,20 +346,21 @@ def page() -> str:
     out = [
         "# Every key of a study file",
         "",
-        "Made by `scripts/make_study_reference.py` from the types that read the file; a test holds it current and has "
-        "every example read. `vitrail init` drafts such a file; a key that is not here is refused, and the nearest one "
-        "told. The smallest useful one names the target and the features; here is one with a little more:",
+        "`vitrail init` drafts a study file. A key that is not on this page is refused, and the message names the "
+        "nearest one. The smallest useful file names the target and the features. This one says a little more:",
         "",
         "```toml",
         WHOLE.rstrip(),
         "```",
         "",
-        "Where no default is shown, leaving the key out means none, or what the key says. A section with NAME in its "
-        "heading is written once for each column or party.",
+        "If no default is shown, a key that is left out is empty, or means what its description says. A section with "
+        "NAME in its heading is written once for each column or party. `scripts/make_study_reference.py` makes this "
+        "page from the types that read the file; a test keeps it current and reads every example. Words with a special "
+        "meaning are in the [glossary](glossary.md).",
     ]
     for part in parts():
         out += ["", f"## {part.heading}", "", *([part.words, ""] if part.words else [])]
-        out += ["| key | takes | default | what it says | example |", "| --- | --- | --- | --- | --- |"]
+        out += ["| key | takes | default | meaning | example |", "| --- | --- | --- | --- | --- |"]
         for key in part.keys:
             name = key.path.rpartition(".")[2]
             shown = "" if key.takes.startswith("section") and isinstance(key.example, BaseModel | None) else key.example
@@ -364,18 +372,19 @@ def page() -> str:
 
 def _method_words() -> str:
     return (
-        "How the sites learn, and the method's own settings beside its name "
+        "How the sites learn. The method's own settings are written beside its name "
         f"(`{toml_value(EXAMPLES['method'])}` as a section): [below](#settings-of-each-method)."
     )
 
 
 def _methods() -> Iterator[str]:
-    """Each method's settings, by types and defaults; what they do stands at the top of its file, and in METHODS."""
+    """Each method's settings, by types and defaults; the top of its file says what they do."""
     yield "## Settings of each method"
     yield ""
     yield (
-        "`vitrail methods` says what each does; `vitrail tune` finds values. Every method of sites also takes `lr` and "
-        "`momentum`, instead of those of `[training]`. A setting without a default follows from study or method."
+        "`vitrail methods` says what each method does, and `vitrail tune` finds values. Every method that is not for "
+        "vertical studies also takes `lr` and `momentum`, in place of those of `[training]`. If no default is shown, "
+        "it follows from the study or the method."
     )
     yield ""
     yield "| `name` | settings, with their defaults |"

@@ -70,6 +70,9 @@ def test_the_whole_example_is_a_study(made: ModuleType) -> None:
 class Some(Strict):
     few: int = Field(default=3, ge=2, lt=9)  # how many
     silent: str = ""
+    # above, on more
+    # than one line
+    above: str = ""
     long: tuple[float, ...] = (  # two
         1.0,
         2.0,  # lines
@@ -77,8 +80,13 @@ class Some(Strict):
 
 
 def test_words_limits_and_examples_come_from_the_types(made: ModuleType) -> None:
-    assert made.words_of(Some) == {"few": "how many", "silent": "", "long": "two lines"}
-    few, _, long = made.keys_of(Some, "x")
+    assert made.words_of(Some) == {
+        "few": "how many",
+        "silent": "",
+        "above": "above, on more than one line",
+        "long": "two lines",
+    }
+    few, _, _, long = made.keys_of(Some, "x")
     assert few == made.Key("x.few", "whole number, at least 2, less than 9", "`3`", "how many", 3)
-    assert long.takes == "list of number"
+    assert long.takes == "list of numbers"
     assert issubclass(Some, BaseModel)

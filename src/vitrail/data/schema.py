@@ -38,12 +38,13 @@ class Strict(BaseModel):
 class Feature(Strict):
     """One column that the model may use."""
 
-    kind: Literal["numeric", "binary", "categorical"]  # a number, one of two, or one of several
-    unit: str = ""  # as in mg/dL: `check` looks for values in another
-    range: tuple[float, float] | None = None  # numeric: values outside are reported by `check`
-    categories: tuple[Cell, ...] = ()  # binary: (the one encoded 0, the one encoded 1)
-    missing: tuple[Cell, ...] = ()  # codes that mean "not measured", e.g. 0 for cholesterol
-    indicator: bool = False  # whether the model is also given a column that says where the value is missing
+    kind: Literal["numeric", "binary", "categorical"]  # a number, one of two values, or one of several
+    unit: str = ""  # such as mg/dL; `check` looks for values in another unit
+    range: tuple[float, float] | None = None  # for a number: `check` reports values outside it
+    # all values that may occur; of a binary feature, the one encoded 0 and the one encoded 1
+    categories: tuple[Cell, ...] = ()
+    missing: tuple[Cell, ...] = ()  # codes that mean "not measured", such as 0 for cholesterol
+    indicator: bool = False  # whether the model also gets a column that says where the value is missing
     aliases: tuple[str, ...] = ()  # what the column is called at other sites
     description: str = ""  # what it is, for people
 
@@ -55,21 +56,23 @@ class Feature(Strict):
 class Target(Strict):
     """What is predicted: one of several classes, a number, or the time to an event."""
 
-    column: str  # of the time to an event the same as `event`
-    kind: Literal["classes", "number", "time"] = "classes"  # one of some classes, a number, or the time to an event
-    classes: tuple[Cell, ...] = ()  # of the time to an event: how its column says "not seen" and "seen"; else 0 and 1
-    positive: Cell | None = None  # of two classes the event, which risks and f1_event are about; left out: the last
-    threshold: float | None = Field(
-        default=None, gt=0, lt=1
-    )  # risk from which the event is predicted; or: the site's rate
+    column: str  # the column with the outcome; for a time to an event the same as `event`
+    kind: Literal["classes", "number", "time"] = "classes"  # one of several classes, a number, or the time to an event
+    # all classes; for a time to an event how its column writes "not seen" and "seen", left out: 0 and 1
+    classes: tuple[Cell, ...] = ()
+    positive: Cell | None = None  # of two classes the event, which risks and f1_event are about; left out: the last one
+    # the risk from which the event is predicted; left out: the site's event rate
+    threshold: float | None = Field(default=None, gt=0, lt=1)
     time: str = ""  # the column that says how long a row was followed: until the event, or until it was last seen
-    event: str = ""  # the column that says whether the event was seen then
-    horizon: float | None = Field(default=None, gt=0)  # what is asked: the event until then; after it nothing counts
-    intervals: int = Field(default=10, ge=1, le=200)  # of equal length until the horizon
-    cuts: tuple[float, ...] = ()  # or where they end, as agreed; the last is the horizon
-    unit: str = ""  # of a number, or of the time
+    event: str = ""  # the column that says whether the event was seen at that time
+    # until when the event is predicted; a later event counts as not seen
+    horizon: float | None = Field(default=None, gt=0)
+    intervals: int = Field(default=10, ge=1, le=200)  # the number of intervals of equal length until the horizon
+    # in place of `intervals`: where the intervals end, as agreed; the last end is the horizon
+    cuts: tuple[float, ...] = ()
+    unit: str = ""  # the unit of the number or of the time
     center: float = 0.0  # a number is learned as (value - center) / scale
-    scale: float = Field(default=1.0, gt=0)  # see center
+    scale: float = Field(default=1.0, gt=0)  # see `center`
 
     @property
     def levels(self) -> tuple[str, ...]:
@@ -96,15 +99,19 @@ class Target(Strict):
 
 
 class Split(Strict):
-    """How each site sets rows aside to test on; they are never trained on."""
+    """How each site divides its rows: the test rows are never trained on."""
 
-    test: float = Field(default=0.33, gt=0, lt=1)  # the share of a site's rows
-    at_least: int = Field(default=100, ge=0)  # test rows, where they are no more than at_most of the site
-    at_most: float = Field(default=0.33, gt=0, lt=1)  # the share of a small site that at_least may take
-    stratify: bool = True  # classes alike in both parts; of persons, those with any event
-    by: Literal["date"] | None = None  # None: the test rows are drawn by lot; date: rows from test_from on are tested
-    column: str = ""  # by date: the column with each row's date
-    test_from: str = ""  # by date: the first day of the test rows, as 2021-12-31; a person seen before is not tested
+    test: float = Field(default=0.33, gt=0, lt=1)  # the share of a site's rows that are test rows
+    at_least: int = Field(default=100, ge=0)  # the smallest number of test rows, as long as `at_most` allows it
+    # the largest share of a small site's rows that `at_least` may take
+    at_most: float = Field(default=0.33, gt=0, lt=1)
+    # whether both parts have the same shares of classes; persons go by whether they have any event
+    stratify: bool = True
+    # left out: test rows are drawn at random; date: rows from `test_from` on are test rows
+    by: Literal["date"] | None = None
+    column: str = ""  # for a split by date: the column with each row's date
+    # for a split by date: the first day of the test rows, as 2021-12-31; persons seen before are not tested
+    test_from: str = ""
 
     def count(self, rows: int) -> int:
         """How many of a site's rows are tested. `at_least` may ask for more than `test`, but not of a small site.
@@ -116,16 +123,18 @@ class Split(Strict):
 
 
 class Images(Strict):
-    """Pictures, instead of columns."""
+    """Pictures, in place of columns."""
 
-    size: tuple[int, int]  # height and width that the network is given
-    channels: Literal[1, 3] = 1  # grey or colour
-    column: str = "picture"  # of a file with one row for each picture
-    bits: int = Field(default=8, ge=8, le=16)  # of a pixel, as cameras count; the upper 8 are used
-    fit: Literal["exact", "resize"] = "exact"  # a picture of another size is refused, or brought to this one
-    normalise: Literal["unit", "centred", "picture"] = "centred"  # 0 to 1, -1 to 1, or each by its own mean and sd
-    augment: tuple[Literal["flip", "shift", "brightness", "affine", "skew"], ...] = ()  # anew for each in each batch
-    person: str = ""  # whose picture it is, in a file's path: a regular expression with one group, as "(p[0-9]+)_"
+    size: tuple[int, int]  # height and width of the pictures that the network gets
+    channels: Literal[1, 3] = 1  # 1 is grey, 3 is colour
+    column: str = "picture"  # for a file with one row for each picture: the column with the picture
+    bits: int = Field(default=8, ge=8, le=16)  # bits of each pixel, as cameras count them; the upper 8 are used
+    fit: Literal["exact", "resize"] = "exact"  # whether a picture of another size is refused or resized
+    # pixels from 0 to 1, from -1 to 1, or by each picture's own mean and standard deviation
+    normalise: Literal["unit", "centred", "picture"] = "centred"
+    # random changes that each training picture gets anew in every batch
+    augment: tuple[Literal["flip", "shift", "brightness", "affine", "skew"], ...] = ()
+    person: str = ""  # finds the patient in a file's path: a regular expression with one group, such as "(p[0-9]+)_"
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -148,11 +157,14 @@ class TableSchema(Strict):
     target: Target
     features: dict[str, Feature] = Field(default={})
     images: Images | None = None
-    standardise: Literal["local", "global", "none"] = "global"  # numbers by each site's mean and sd, by all sites', not
-    reference_level: bool = True  # the first category of a feature has no column of its own: others are compared to it
-    site_column: str = ""  # when one file holds all sites
-    weight_column: str = ""  # for how many a row stands, in training and scores: more than 0; empty: each for one
-    person: str = ""  # the column that says whose row it is, where people have several rows; never a feature
+    # whether numbers are scaled by each site's own mean and standard deviation, by those of all sites, or not
+    standardise: Literal["local", "global", "none"] = "global"
+    # whether a feature's first category has no column of its own, so that the others are compared with it
+    reference_level: bool = True
+    site_column: str = ""  # if one file holds all sites: the column that names the site
+    # the column with the number of patients that a row represents, above 0; empty: each row counts once
+    weight_column: str = ""
+    person: str = ""  # the column that identifies the patient, if patients have several rows; never a feature
     split: Split = Split()
 
     @property
@@ -187,21 +199,22 @@ class UnreadTableSchema(TableSchema):
 
 
 class Ration(Strict):
-    """How often a guest lets itself be asked: what it says adds up to its columns."""
+    """How often a guest may be asked. Each answer reveals a little about its columns."""
 
-    training: int = Field(default=20, ge=1)  # times a row may be asked in training
-    after: int = Field(default=1000, ge=0)  # rows in all, afterwards
+    training: int = Field(default=20, ge=1)  # how often each row may be asked about in training
+    after: int = Field(default=1000, ge=0)  # how many rows may be asked about after training
 
 
 class Party(Strict):
-    """Who holds columns of the same people. A guest's columns are not in the study: not even their names leave it."""
+    """A party of a vertical study. A guest's columns are not in the study; not even their names leave the guest."""
 
     role: Literal["host", "guest"]  # the host has the target and the study's features
-    id: str  # the column that names the person
-    answer: int = Field(default=1, ge=1, le=64)  # of a guest: numbers that it answers for a row
-    bits: int = Field(default=3, ge=0, le=8)  # of a guest: to which each of them is rounded; 0: not at all
-    noise: float = Field(default=1.0, ge=0)  # of a guest: added before, in spreads of its answers
-    ration: Ration = Ration()  # of a guest
+    id: str  # the column that identifies the person
+    answer: int = Field(default=1, ge=1, le=64)  # for a guest: how many numbers it answers about a row
+    bits: int = Field(default=3, ge=0, le=8)  # for a guest: each number is rounded to 2^bits levels; 0: not rounded
+    # for a guest: noise added before rounding, in standard deviations of its answers
+    noise: float = Field(default=1.0, ge=0)
+    ration: Ration = Ration()  # for a guest
 
 
 GUESTS_OWN = ("answer", "bits", "noise", "ration")  # keys that a host has no use for
@@ -209,8 +222,11 @@ Form = Literal["exact", "trimmed", "folded", "digits", "number"]
 
 
 class Matching(Strict):
-    """How the parties find out whom they have in common."""
+    """How the parties find out which people they have in common."""
 
-    form: Form = "trimmed"  # what counts of an id: all; less outer spaces; letters and digits; digits; less first zeros
-    at_least: int = Field(default=100, ge=1)  # rows in common; below, nothing is told but that they are too few
-    ratio: float = Field(default=2.0, ge=1)  # one list may be so many times as long as another
+    # what of an id is compared: all of it; without outer spaces; letters and digits; digits; digits without leading
+    # zeros
+    form: Form = "trimmed"
+    # people in common; if there are fewer, the parties learn only that there are too few
+    at_least: int = Field(default=100, ge=1)
+    ratio: float = Field(default=2.0, ge=1)  # how many times as long as another a party's list may be

@@ -37,104 +37,131 @@ DEEPEST = 8  # sections within sections; a study needs four
 
 
 class Network(Strict):
-    """What is trained, at every site alike."""
+    """The network that is trained, the same at every site."""
 
-    kind: str = "mlp"  # or linear; of pictures cnn, resnet18 or prototypes (nets.TABLE)
-    hidden: tuple[int, ...] = (128, 64)  # units of the mlp's layers, or of the two between cnn's convolutions and head
-    width: int = Field(default=32, ge=1, le=1024)  # channels of the first convolution; of prototypes 16
+    kind: str = "mlp"  # an mlp or linear; for pictures cnn, resnet18 or prototypes (nets.TABLE)
+    # units of the layers of an mlp, or of the two layers between a cnn's convolutions and its head
+    hidden: tuple[int, ...] = (128, 64)
+    width: int = Field(default=32, ge=1, le=1024)  # channels of the first convolution; default 16 for prototypes
     dropout: float = Field(default=0.0, ge=0, lt=1)  # the share of units left out of each step
-    prototypes: int | None = Field(default=None, ge=1, le=1000)  # of each class, where there are any; None: 10
-    latent: int | None = Field(default=None, ge=1, le=4096)  # numbers in each; None: 128 with weights, else 16
-    weights: str = ""  # a file with those of EfficientNet-Lite0, which every site has; of prototypes
-    hazards: Literal["proportional", "free"] | None = None  # of times; proportional: one score for all intervals
-    frozen: bool | None = None  # whether its convolutions stand still, and are computed once for each picture
+    prototypes: int | None = Field(default=None, ge=1, le=1000)  # for prototypes: how many each class has; left out: 10
+    # for prototypes: numbers in each; left out: 128 with `weights`, otherwise 16
+    latent: int | None = Field(default=None, ge=1, le=4096)
+    weights: str = ""  # for prototypes: a file with the weights of EfficientNet-Lite0, which every site needs
+    # for times: one score for all intervals, or one for each interval
+    hazards: Literal["proportional", "free"] | None = None
+    # for prototypes: whether convolutions are not trained, and are computed once for each picture
+    frozen: bool | None = None
 
 
 class TrainingSpec(Strict):
-    """How it is trained, in every method alike unless it says otherwise."""
+    """How the network is trained, with every method that does not say otherwise."""
 
-    rounds: int = Field(default=100, ge=1, le=1_000_000)  # times that sites train and their changes are put together
-    epochs: int = Field(default=1, ge=1, le=1_000_000)  # times that a site goes through its rows in a round; of times 4
-    batch: int = Field(default=16, ge=1, le=1_000_000_000)  # rows in a step
-    lr: float = Field(default=0.005, gt=0, le=1e39)  # the learning rate; drafted 0.02 for classes; pictures 0.002
-    momentum: float = Field(default=0.5, ge=0, lt=1)  # how much of the last step the next one keeps
-    decay: float = Field(default=0.9, gt=0, le=1)  # what the learning rate is multiplied by, now and then
-    decays: int = Field(default=50, ge=0, le=1_000_000)  # how often that is in a run; 0: never
-    loss: Literal["likelihood", "evidence"] = (
-        "likelihood"  # evidence: of classes, by a model that says how unsure it is
-    )
-    kl: float = Field(default=0.1, ge=0, le=1e6)  # of evidence: how much of it for wrong classes costs, in the end
-    anneal: int = Field(default=10, ge=0, le=1_000_000_000)  # epochs until then
-    total: Literal["sum", "mean"] = "sum"  # of the losses of a batch's rows
-    class_weights: Literal["inverse", "none"] = "none"  # inverse: in training all classes of a site weigh the same
-    optimiser: Literal["sgd", "adam"] = "sgd"  # momentum is SGD's
-    weight_decay: float = Field(default=0.01, ge=0, le=1e6)  # how strongly weights go to zero; pictures 0, times 0.1
-    weight_decay_alone: float | None = Field(default=None, ge=0, le=1e6)  # where a site trains alone; None: the same
-    rates: dict[str, Annotated[float, Field(ge=0)]] = Field(default={})  # of lr, for a group of layers: head = 0.1
-    memory: Literal["fresh", "own", "kept"] = "own"  # of the optimiser, what outlives a round: none, own layers', all
+    rounds: int = Field(default=100, ge=1, le=1_000_000)  # how often sites train and their changes are aggregated
+    # how often a site goes through its rows in a round; default 4 for times
+    epochs: int = Field(default=1, ge=1, le=1_000_000)
+    batch: int = Field(default=16, ge=1, le=1_000_000_000)  # rows in a training step
+    # the learning rate; `init` writes 0.02 for classes; default 0.002 for pictures
+    lr: float = Field(default=0.005, gt=0, le=1e39)
+    momentum: float = Field(default=0.5, ge=0, lt=1)  # the share of the last step that the next one keeps; for sgd
+    # the factor by which the learning rate is multiplied from time to time
+    decay: float = Field(default=0.9, gt=0, le=1)
+    # how often the learning rate is multiplied by `decay` in a run; 0: never
+    decays: int = Field(default=50, ge=0, le=1_000_000)
+    # evidence: for classes, with a model that says how unsure it is
+    loss: Literal["likelihood", "evidence"] = "likelihood"
+    # for evidence: the weight of the penalty on evidence for wrong classes
+    kl: float = Field(default=0.1, ge=0, le=1e6)
+    anneal: int = Field(default=10, ge=0, le=1_000_000_000)  # for evidence: the epochs until `kl` has its full weight
+    total: Literal["sum", "mean"] = "sum"  # whether the losses of a batch's rows are summed or averaged
+    # inverse: all classes of a site have the same weight in training
+    class_weights: Literal["inverse", "none"] = "none"
+    optimiser: Literal["sgd", "adam"] = "sgd"  # the optimizer; adam does not use `momentum`
+    # how strongly weights are pulled to zero; default 0 for pictures, 0.1 for times
+    weight_decay: float = Field(default=0.01, ge=0, le=1e6)
+    # the same where a site trains alone; left out: `weight_decay`
+    weight_decay_alone: float | None = Field(default=None, ge=0, le=1e6)
+    # a factor of `lr` for a group of layers, such as head = 0.1
+    rates: dict[str, Annotated[float, Field(ge=0)]] = Field(default={})
+    # what of the optimizer's memory is kept between rounds: nothing, that of layers that stay at the site, all
+    memory: Literal["fresh", "own", "kept"] = "own"
     refit: bool = False  # after scoring, train once more on all rows; `predict` and exports use that model
 
 
 class Spend(Strict):
     """A privacy budget for the whole run."""
 
-    epsilon: float = Field(gt=0, le=1e6)  # of one that is removed; replaced, it has over twice as much
-    delta: float = Field(default=1e-5, gt=0, lt=1)  # the chance that this promise does not hold
+    # for a row or site that is removed; for one that is replaced it is more than twice as large
+    epsilon: float = Field(gt=0, le=1e6)
+    delta: float = Field(default=1e-5, gt=0, lt=1)  # the probability that the guarantee does not hold
 
 
 class Protect(Strict):
-    """What stands between a report and its use, for every method alike."""
+    """How the reports of sites are protected, with every method alike."""
 
-    sum: Literal["plain", "masked", "groups", "two servers"] = "plain"  # what the coordinator can read of reports
-    least: int = Field(default=3, ge=3)  # sites in whatever total is opened: of two, each knows the other's part
-    robust: Literal["no", "median", "trimmed", "multikrum", "clipping"] = "no"  # a total that a few liars hardly move
-    clip: float | None = Field(default=None, gt=0)  # the length that no change of a site exceeds
-    rows: Spend | None = None  # noise in every step, so that no row decides; clip is then a row's; lr at most 0.005
-    rows_least: int = Field(default=0, ge=0)  # no site with fewer training rows takes part
-    sites: Spend | None = None  # noise on the total of every round, so that no site decides
-    second: str = ""  # between machines, with two servers: who runs the second one
-    compress: Literal["no", "int8", "rank"] = "no"  # fewer bytes; what is lost is said in the next report
-    scores: Literal["rounded", "exact", "none"] = "rounded"  # between machines: to tens of patients, or as they are
+    # what the coordinator can read: reports, a total, totals of groups, or a total that two servers choose
+    sum: Literal["plain", "masked", "groups", "two servers"] = "plain"
+    # the fewest sites in any total that is opened; in a total of two each would know the other's part
+    least: int = Field(default=3, ge=3)
+    # a robust aggregate, which a few lying sites hardly move
+    robust: Literal["no", "median", "trimmed", "multikrum", "clipping"] = "no"
+    clip: float | None = Field(default=None, gt=0)  # the largest length of a site's change; a longer one is shortened
+    # noise in every step, so that no row matters much; `clip` is then that of a row; keep lr at 0.005 or below
+    rows: Spend | None = None
+    rows_least: int = Field(default=0, ge=0)  # a site with fewer training rows does not take part
+    sites: Spend | None = None  # noise on the total of every round, so that no site matters much
+    second: str = ""  # with two servers, between machines: who runs the second one
+    compress: Literal["no", "int8", "rank"] = "no"  # send fewer bytes; what is lost is added to the next report
+    # between machines: scores rounded to tens of patients, as they are, or not at all
+    scores: Literal["rounded", "exact", "none"] = "rounded"
 
 
 class Screen(Strict):
-    """Whose data does not fit, before the first round: what sites publish of their columns for it."""
+    """The screening before the first round, which reports whose data does not fit."""
 
-    ask: bool = True  # false: nothing of the kind crosses, and no run says whose data does not fit
+    ask: bool = True  # false: sites publish nothing for it, and no run reports whose data does not fit
 
 
 class Bedside(Strict):
-    """Whether a model's risks come true, and what acting on them is worth: what sites tell of it, at the end."""
+    """Calibration and net benefit: what sites publish about their predicted risks at the end of a run."""
 
-    tell: bool = False  # held-out rows by risk, no group of fewer than 10; else only a site's own card has it
+    # counts of held-out rows by risk, in groups of at least 10; false: only a site's own card has them
+    tell: bool = False
 
 
 class Verdict(Strict):
-    """Between machines, after the run: each site finds out whether joining is worth it there, from rows held out."""
+    """Between machines, after the run: each site finds out from held-out rows whether joining is worth it there."""
 
-    folds: int = Field(default=5, ge=2, le=20)  # each is a training of all sites, with as many bytes as the run's
-    seeds: int = Field(default=2, ge=1, le=10)  # so many times over, each with its own cut and first model
-    harm: float = Field(default=0.03, ge=0, lt=1)  # a loss that would not matter: of that of one answer to every row
+    # each fold is one more training of all sites, with as many bytes as the run's
+    folds: int = Field(default=5, ge=2, le=20)
+    # how often all folds are repeated, each time with new folds and another first model
+    seeds: int = Field(default=2, ge=1, le=10)
+    # the largest loss that would not matter, as a share of the baseline's loss
+    harm: float = Field(default=0.03, ge=0, lt=1)
 
 
 class Study(HtmlRepr, TableSchema):
     """Features, target, split, network, training, method, seeds, metrics."""
 
-    format: str = format_versions.STUDY  # of this file; what was added since an older one has its default
-    name: str = "study"  # on pages and consent forms
-    paper: str = ""  # the paper whose protocol fills in what this file leaves out, e.g. ifedavg; empty: our defaults
-    description: str = ""  # what is asked, of whom; on pages
+    # the format of this file; for keys that are left out, an older file keeps the defaults of its time
+    format: str = format_versions.STUDY
+    name: str = "study"  # shown on pages and consent forms
+    paper: str = ""  # the paper whose protocol fills in what this file leaves out, such as ifedavg; empty: our defaults
+    description: str = ""  # what is asked about whom; shown on pages
     network: Network = Network()
     training: TrainingSpec = TrainingSpec()
-    method: dict[str, Any] = Field(default_factory=lambda: {"name": methods.DEFAULT})  # its name, and its settings
+    # the method's name; its settings are written beside it
+    method: dict[str, Any] = Field(default_factory=lambda: {"name": methods.DEFAULT})
     screen: Screen = Screen()
     bedside: Bedside = Bedside()
-    seeds: tuple[int, ...] = SEEDS  # of what is drawn by lot; a run takes the first, a comparison as many as asked for
-    metrics: tuple[str, ...] = ()  # scores, the first decides; left out: the usual ones; f1 is weighted over classes
-    parties: dict[str, Party] = Field(default={})  # where they hold columns of the same people; empty: rows of others
-    match: Matching | None = None  # there where there are parties
+    # for all that is drawn at random; a run uses the first, a comparison as many as it is asked for
+    seeds: tuple[int, ...] = SEEDS
+    metrics: tuple[str, ...] = ()  # the scores; the first decides; left out: the usual ones; f1 is weighted by class
+    # only in a vertical study; left out: sites hold the same columns of different people
+    parties: dict[str, Party] = Field(default={})
+    match: Matching | None = None  # only in a vertical study
     protect: Protect = Protect()
-    verdict: Verdict | None = None  # None: nobody finds out between machines; in simulation there is vitrail compare
+    verdict: Verdict | None = None  # left out: no verdicts between machines; in simulation use `vitrail compare`
 
     def __repr__(self) -> str:
         what = "pictures" if self.images else f"{len(self.features)} features"
