@@ -404,9 +404,9 @@ def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     save_screening(Path("run/screen.json"), screen_with(SITES["here"].assign(lab=50.0)))
     done = CliRunner().invoke(app, words)
     assert "lab: one value in every row: 240 of 240 values are 50.\n  No repair." in done.output
-    assert "none of the findings has a repair" in str(done.exception)
+    assert "no finding has a repair" in str(done.exception)
     alone = ["repair", "study.toml", "data/here.csv"]
-    assert "--cause: nothing is given" in ask(*alone, "--feature", "chol")
+    assert "--cause: no value is given" in ask(*alone, "--feature", "chol")
     assert "means two things" in ask(*alone, "--feature", "pain", "--cause", "recoded", "--map", "1=2", "--map", "1=3")
     assert "expected WRITTEN=MEANT" in ask(*alone, "--feature", "pain", "--cause", "recoded", "--map", "1")
 
