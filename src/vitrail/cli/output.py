@@ -97,7 +97,7 @@ def print_run(result: Run) -> None:
         print(f"\n{budget_words(spent)}")
     if standing := read_standing(result.facts):
         labels = labels_of(result.study.target.levels, standing)
-        print(f"\nWhich class of which site stands out? {to_text(standing, result.sites, labels)}")
+        print(f"\nWhose class stands out?\n{to_text(standing, result.sites, labels)}")
     if trust := read_trust(result.sites, result.facts):
         words = "How far each site trusts the others after the last round (1: fully, 0: not at all)"
         if trust.shares:

@@ -171,7 +171,7 @@ def tune(
     print_notes(tuning.few, [WORST], agreed.row_word, False)
     if words := tuning.caution():
         print(f"\n{words}")
-    print(f"\n# the best settings, for the study file {tuning.section()}")
+    print(f"\n# the best settings, for the study file\n{tuning.section()}")
     if out:
         print(f"\nWritten: {(out / 'tuning.json').resolve()}")
 

@@ -407,7 +407,9 @@ def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "no finding has a repair" in str(done.exception)
     alone = ["repair", "study.toml", "data/here.csv"]
     assert "--cause: no value is given" in ask(*alone, "--feature", "chol")
-    assert "is given two meanings" in ask(*alone, "--feature", "pain", "--cause", "recoded", "--map", "1=2", "--map", "1=3")
+    assert "is given two meanings" in ask(
+        *alone, "--feature", "pain", "--cause", "recoded", "--map", "1=2", "--map", "1=3"
+    )
     assert "expected WRITTEN=MEANT" in ask(*alone, "--feature", "pain", "--cause", "recoded", "--map", "1")
 
 

@@ -22,7 +22,7 @@ from vitrail.core import facts as means
 from vitrail.core.facts import Fact
 from vitrail.report import render
 from vitrail.report.pages.builder import page_of
-from vitrail.report.sections.learning.groups import contents
+from vitrail.report.sections.learning.groups import contents_of
 from vitrail.report.sections.registry import undrawn
 
 # four sites; the third leaves after round 2, the fourth follows after round 4: three groups with numbers of any kind
@@ -84,9 +84,10 @@ def test_many_changes_are_counted() -> None:
 def test_lanes_change_colour_with_the_group() -> None:
     found = read_groups(list(HEART), facts_of(PATH))
     assert found is not None
-    wide, _ = re.findall(r"<svg.*?</svg>", contents(found)["figure"])
-    lanes = list(ElementTree.fromstring(wide).iter("rect"))
-    told = [(el.get("class"), el[0].text) for el in lanes]
+    wide, _ = re.findall(r"<svg.*?</svg>", contents_of(found)["figure"])
+    spans = [g for g in ElementTree.fromstring(wide).iter("g") if [el.tag for el in g] == ["title", "rect"]]
+    lanes = [g[1] for g in spans]
+    told = [(g[1].get("class"), g[0].text) for g in spans]
     assert told == [
         ("lane m0", "cleveland: group 1, rounds 1 to 6"),
         ("lane m0", "hungarian: group 1, rounds 1 to 6"),
@@ -98,8 +99,8 @@ def test_lanes_change_colour_with_the_group() -> None:
     ends = {(float(el.get("x", 0)), float(el.get("width", 0))) for el in lanes[:2]}
     assert len(ends) == 1
     (x, wide_one), first, second = ends.pop(), lanes[2], lanes[3]
-    assert float(first.get("width", 0)) == pytest.approx(wide_one / 3, abs=0.2)
-    assert float(second.get("x", 0)) == pytest.approx(x + wide_one / 3, abs=0.2)
+    assert float(first.get("width", 0)) == pytest.approx(wide_one / 3, abs=1)
+    assert float(second.get("x", 0)) == pytest.approx(x + wide_one / 3, abs=1)
 
 
 def test_what_is_drawn_is_not_listed_and_the_rest_is() -> None:

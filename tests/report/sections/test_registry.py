@@ -24,8 +24,9 @@ from vitrail.report.charts.tables import lead_method
 from vitrail.report.pages import frame
 from vitrail.report.pages.builder import page_of
 from vitrail.report.sections import registry as section_registry
-from vitrail.report.sections.registry import Section, tells, undrawn
+from vitrail.report.sections.registry import undrawn
 from vitrail.report.sections.scores.findings import findings
+from vitrail.report.sections.section import Section, has_fact
 
 STRANGE = "what nobody has thought of yet"
 
@@ -75,11 +76,11 @@ def test_rows_that_leave_are_told_whatever_the_method_is_called(
         shown = page_of(source)
         assert shown.pooled == ("bern",)
         html = render(shown)
-        assert f'<strong class="warn">{Pooled.title} moves the training rows of every site' in html
+        assert f'<strong class="warn">{Pooled.catalogue.title} moves the training rows of every site' in html
         sent = html.partition('id="t-traffic"')[2].partition("</table>")[0]
         loud = [line for line in sent.split("</tr>") if '<strong class="warn">the rows themselves</strong>' in line]
         assert loud
-        assert all(f">{Pooled.title}</th>" in line for line in loud)
+        assert all(f">{Pooled.catalogue.title}</th>" in line for line in loud)
     assert "No rows left any site under FedAvg" in words(html)
 
 
@@ -133,14 +134,16 @@ def test_a_new_meaning_takes_one_section_and_its_template(monkeypatch: pytest.Mo
         assert told is not None
         return {"numbers": told.tolist()}
 
+    contents.__module__ = "elsewhere.new"  # its template has its name
+
     def part(name: str) -> str:
         new = '<section aria-labelledby="new"><h2 id="new">New</h2>{{ numbers | join(" ") }}</section>'
-        return new if name == "new.html" else (files("vitrail.report") / "templates" / name).read_text("utf-8")
+        return new if name == "sections/new.html" else (files("vitrail.report") / "templates" / name).read_text("utf-8")
 
     monkeypatch.setattr(
         section_registry,
         "SECTIONS",
-        (*section_registry.SECTIONS, Section("new.html", contents, tells(STRANGE), (STRANGE,))),
+        (*section_registry.SECTIONS, Section(contents, has_fact(STRANGE), (STRANGE,))),
     )
     monkeypatch.setattr(frame, "part", part)
     frame.templates.cache_clear()

@@ -17,7 +17,7 @@ from vitrail.metrics.scores import SUREST, surest_shares
 from vitrail.report import render
 from vitrail.report.pages.builder import page_of
 from vitrail.report.pages.frame import fill_part
-from vitrail.report.sections.selective_prediction import APART, contents, has_coverage
+from vitrail.report.sections.selective_prediction import APART, contents_of, has_coverage
 from vitrail.runs.setup import COVERAGE
 
 HEAD = "What is gained by handing the least sure cases to a person"
@@ -48,7 +48,7 @@ def line(right: float, by: float) -> dict[int, float]:
 
 
 def filled(run: vt.Run) -> str:
-    return fill_part("parts/coverage.html", **contents(run))
+    return fill_part("sections/selective_prediction.html", **contents_of(run))
 
 
 @pytest.mark.parametrize("loss", ["likelihood", "evidence"])

@@ -23,7 +23,7 @@ from vitrail.cli import runs as cli_runs
 from vitrail.core import facts as means
 from vitrail.report import render
 from vitrail.report.sections.registry import undrawn
-from vitrail.report.sections.shortcut_maps import contents
+from vitrail.report.sections.shortcut_maps import contents_of
 
 TITLE, MAPS = "Whose class stands out", "Each site and class against what is usual here"
 
@@ -107,7 +107,7 @@ def test_cells_say_what_was_measured_and_what_is_usual() -> None:
     told = read_standing(facts)
     assert told is not None
     assert (0, 1) in [(f.site, f.label) for f in told.found]
-    maps = {m.key: m for m in contents(told, ["a", "b", "c", "d"], ["cat", "dog", "emu"])["maps"]}
+    maps = {m.key: m for m in contents_of(told, ["a", "b", "c", "d"], ["cat", "dog", "emu"])["maps"]}
     assert list(maps) == ["piece", "travel"]
     names, cells = (ElementTree.fromstring(svg) for svg in re.findall(r"<svg.*?</svg>", maps["travel"].drawing))
     assert [el.text for el in names.iter("text")] == ["a", "b", "c", "d"]
@@ -130,7 +130,7 @@ def test_red_is_where_a_shortcut_would_lie() -> None:
         fact.value[at] = fact.value[at] * factor
     told = read_standing(facts)
     assert told is not None
-    given = contents(told, list("abcde"), list("wxyz"))
+    given = contents_of(told, list("abcde"), list("wxyz"))
     for one in (*given["maps"], *given["folded"]):
         cells = ElementTree.fromstring(re.findall(r"<svg.*?</svg>", one.drawing)[1])
         kind = next(el.get("class") for el in cells.iter("rect") if len(el) and str(el[0].text).startswith("d, y: "))
@@ -143,7 +143,7 @@ def test_what_is_not_told_is_left_empty() -> None:
     travel[:, 2, 1] = np.nan
     told = read_standing(facts_of(4, 3, 40, travel=travel))
     assert told is not None
-    (drawing,) = [m.drawing for m in contents(told, list("abcd"), list("xyz"))["maps"] if m.key == "travel"]
+    (drawing,) = [m.drawing for m in contents_of(told, list("abcd"), list("xyz"))["maps"] if m.key == "travel"]
     assert drawing.count('class="none"><title>c, y: not told') == 1
 
 
@@ -151,7 +151,7 @@ def test_many_classes_are_thinned_and_the_odd_one_kept() -> None:
     told = read_standing(facts_of(6, 60, 20))
     assert told is not None
     assert (0, 1) in [(f.site, f.label) for f in told.found]
-    given = contents(told, [f"s{i}" for i in range(6)], [])
+    given = contents_of(told, [f"s{i}" for i in range(6)], [])
     assert (given["classes"], given["left_out"]) == (60, 36)
     drawing = given["maps"][0].drawing
     assert drawing.count("<rect") == 6 * 24 + 2 * sum(f.label == 1 for f in told.found)
@@ -161,7 +161,7 @@ def test_many_classes_are_thinned_and_the_odd_one_kept() -> None:
 def test_the_least_usual_cells_are_listed_with_their_chances() -> None:
     told = read_standing(facts_of(4, 3, 40))
     assert told is not None
-    least = contents(told, list("abcd"), ["cat", "dog", "emu"])["least"]
+    least = contents_of(told, list("abcd"), ["cat", "dog", "emu"])["least"]
     assert len(least) == 5
     assert (least[0]["site"], least[0]["class"], least[0]["stands out"]) == ("a", "dog", "yes")
     assert [row["stands out"] for row in least[1:]] == ["no"] * 4

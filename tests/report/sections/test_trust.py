@@ -25,7 +25,7 @@ from vitrail.methods import IFedAvg, Influence, WeightErosion
 from vitrail.report import render
 from vitrail.report.sections.learning.matrix import matrix
 from vitrail.report.sections.learning.sources import LearningSources, effects, read_learned
-from vitrail.report.sections.learning.trust import contents
+from vitrail.report.sections.learning.trust import contents_of
 from vitrail.report.sections.learning.user import recent
 from vitrail.report.sections.learning.wording import trust_sentences, user_sentences
 from vitrail.runs.result import Run
@@ -92,7 +92,7 @@ def test_the_local_model_is_near_is_told() -> None:
 
 
 def test_the_matrix_has_a_cell_for_every_pair_and_the_tree() -> None:
-    found = contents(learned(), "accuracy")
+    found = contents_of(learned(), "accuracy")
     drawn = svgs(str(found["views"][0].drawing))[1]
     titles = [e.text for e in drawn.iter("title")]
     assert sum(" trusts " in (t or "") for t in titles) == 20
@@ -105,7 +105,7 @@ def test_the_matrix_has_a_cell_for_every_pair_and_the_tree() -> None:
 
 
 def test_the_figure_of_a_user_draws_all_lines() -> None:
-    user = next(u for u in contents(learned(), "accuracy (share)")["users"] if u["site"] == "ward 2")
+    user = next(u for u in contents_of(learned(), "accuracy (share)")["users"] if u["site"] == "ward 2")
     wide, narrow = svgs(str(user["figure"]))
     for drawn in (wide, narrow):
         assert sum(e.get("class") == "line" for e in drawn.iter("path")) == 3 + 4 + 2
@@ -119,7 +119,7 @@ def test_the_figure_of_a_user_draws_all_lines() -> None:
 
 
 def test_weights_are_drawn_for_linear_models_only() -> None:
-    users = contents(learned(), "accuracy")["users"]
+    users = contents_of(learned(), "accuracy")["users"]
     ((answer, drawn, left_out),) = users[0]["weights"]
     assert (answer, left_out) == ("yes", 4)
     assert sum(e.get("class") == "of-own" for e in svgs(str(drawn))[0].iter("circle")) == 26 + 1  # and the key
@@ -211,7 +211,7 @@ def test_shares_say_who_learned_from_whom() -> None:
 
 
 def test_shares_draw_the_same_parts() -> None:
-    found = contents(shared(), "accuracy")
+    found = contents_of(shared(), "accuracy")
     (view,) = found["views"]
     drawn = svgs(str(view.drawing))[1]
     titles = [e.text for e in drawn.iter("title")]
@@ -245,7 +245,7 @@ def test_weights_that_jump_are_averaged_over_the_last_rounds() -> None:
 
 
 def test_the_line_of_one_answer_is_named_where_no_curve_is() -> None:
-    user = contents(learned(), "accuracy (share)")["users"][0]
+    user = contents_of(learned(), "accuracy (share)")["users"][0]
     for drawn in svgs(str(user["figure"])):
         label = next(e for e in drawn.iter("text") if e.text == "always the same answer")
         assert label.get("class") == "label level"

@@ -23,7 +23,7 @@ from vitrail.report.pages.builder import page_of
 from vitrail.report.sections.learning.class_overlap import class_shares
 from vitrail.report.sections.learning.uncertainty import pair_with_scores
 from vitrail.report.sections.registry import undrawn
-from vitrail.runs.evaluation import shares_said, target_words
+from vitrail.runs.evaluation import class_shares as shares_of_sites
 
 
 def part(html: str, key: str) -> str:
@@ -102,14 +102,13 @@ def test_classes_that_occur_at_both() -> None:
 
 
 @pytest.mark.parametrize("classes", [["no", "yes"], ["a", "b, 7 % c", "c"], [f"{i} % x" for i in range(9)]])
-def test_what_sites_said_of_their_classes_is_read_back(classes: list[str]) -> None:
+def test_shares_of_classes_are_kept_as_numbers(classes: list[str]) -> None:
     frames = {"s": pd.DataFrame({"x": np.arange(90.0) / 4, "kind": [classes[i % len(classes)] for i in range(90)]})}
     study = vt.Study.infer(frames, target="kind")
     share = np.arange(1.0, len(classes) + 1) / sum(range(len(classes) + 1))
-    assert shares_said(study, target_words(study, share)) == pytest.approx(share, abs=0.00501)
-    assert shares_said(study, "nothing of that") is None
+    assert shares_of_sites(study, {"s": share})["s"] == pytest.approx(share, abs=0.00501)
     number = vt.Study.infer(frames, target="x")
-    assert shares_said(number, target_words(number, np.array([3.0]))) is None
+    assert shares_of_sites(number, {"s": np.array([3.0])}) == {}
 
 
 def test_while_a_site_is_away_what_it_said_holds() -> None:
@@ -120,7 +119,7 @@ def test_while_a_site_is_away_what_it_said_holds() -> None:
     assert both.rounds.tolist() == [2, 4, 6, 8, 10, 12], "round 0 is before anything was said"
     assert np.isnan(doubt.unsure[3, 1])
     assert both.unsure[1].tolist() == pytest.approx([0.2 + 0.1 * i for i in range(6)])
-    assert both.found(-1).value == -1
+    assert both.correlation(-1).value == -1
 
 
 def test_who_was_chosen_how_often() -> None:
@@ -208,7 +207,8 @@ def test_a_long_run_is_drawn_in_spans() -> None:
     words = {e.text or "" for e in wide.iter("title")}
     assert "ward 4, rounds 1 to 4: chosen by lot 2 times" in words
     half = {e.get("height") for e in wide.iter("rect") if e.get("class") == "h9"} - {"12"}
-    assert half == {"9.5"}, "half of a cell"
+    whole = {float(e.get("height", 0)) for e in wide.iter("rect") if e.get("class") == "h6"} - {12.0}
+    assert {2 * float(h) for h in half} == {max(whole)}, "half of a cell"
 
 
 def test_names_are_data() -> None:
