@@ -10,6 +10,7 @@ import pandas as pd
 from vitrail.core.display import HtmlRepr
 
 LABEL = "(label)"  # in place of a feature: the outcome
+MISSING = "share missing"  # a statistic that a finding names
 
 # kind of cause -> in words. The last three are no faults that a site could repair.
 CAUSES = {

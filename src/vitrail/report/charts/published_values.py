@@ -9,7 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from vitrail.quality.screening.result import Finding
+from vitrail.quality.screening.result import MISSING, Finding
 from vitrail.quality.screening.text import correlation, measured, percent, written
 from vitrail.report.charts import axes
 from vitrail.report.charts.interval_rows import IntervalRow, IntervalRows, Label, Mark, interval_rows
@@ -29,10 +29,10 @@ def figures(column: str, findings: Sequence[Finding], evidence: Mapping[str, Any
     out, drawn = [], set[str]()
     if evidence and sites:
         rows = dict(list(sites.items())[:MOST])
-        told = [str(f.numbers.get("statistic", "")) for f in findings]
-        if any("missing" in name for name in told) or any(f.kind in ("only here", "not here") for f in findings):
+        statistics = [str(f.numbers.get("statistic", "")) for f in findings]
+        if MISSING in statistics or any(f.kind in ("only here", "not here") for f in findings):
             missing = {site: of["missing"] for site, of in rows.items()}
-            out.append(_shares(column, "share missing", missing, evidence["all"]["missing"], kinds))
+            out.append(_shares(column, MISSING, missing, evidence["all"]["missing"], kinds))
         if "quantiles" in evidence["all"]:
             out.append(_boxes(column, evidence["unit"], rows, evidence["all"], kinds))
         else:

@@ -96,10 +96,10 @@ def screening_map(shown: ScreeningMap) -> Markup:
     return grid([drawn], shown.title, describe(shown))
 
 
-def _cell(found: MapCell | None, site: str, column: str) -> Cell:
-    if found is None:
+def _cell(cell: MapCell | None, site: str, column: str) -> Cell:
+    if cell is None:
         return Cell("", FITS)
-    return Cell(f"{site}, {column}: {found.words}", shade_of(found), flagged=found.wrong, link=found.link)
+    return Cell(f"{site}, {column}: {cell.words}", shade_of(cell), flagged=cell.wrong, link=cell.link)
 
 
 def describe(shown: ScreeningMap) -> str:
@@ -107,6 +107,6 @@ def describe(shown: ScreeningMap) -> str:
     wrong = [f"{site}, {column}" for (site, column), cell in shown.cells.items() if cell.wrong]
     rest = f"; and {len(wrong) - MOST} more" if len(wrong) > MOST else ""
     maybe, silent = len(shown.cells) - len(wrong), [s for s, kind in shown.standings.items() if kind == "silent"]
-    said = f"Likely wrong: {'; '.join(wrong[:MOST])}{rest}." if wrong else "No cell is likely wrong."
-    said += f" {several(maybe, 'cell')} {'differs' if maybe == 1 else 'differ'}, and may be real." if maybe else ""
-    return said + (f" Not judged: {', '.join(silent)}." if silent else "")
+    text = f"Likely wrong: {'; '.join(wrong[:MOST])}{rest}." if wrong else "No cell is likely wrong."
+    text += f" {several(maybe, 'cell')} {'differs' if maybe == 1 else 'differ'}, and may be real." if maybe else ""
+    return text + (f" Not judged: {', '.join(silent)}." if silent else "")

@@ -31,7 +31,7 @@ SHOWN = 2  # of what is likely wrong, above the figure
 WRONG = 10  # with figures of what was published, before the rest is folded
 COLUMNS = 12  # that differ, before the rest is folded
 DRAWN = 60  # columns with figures of what was published
-NAMED = 6  # sites in a line
+NAMED = 4  # sites in a line
 RESULTS = "benchmarks/faults/results/planted_faults.md"
 
 
@@ -87,7 +87,7 @@ def contents_of(screening: Screening, ask: Markup, pseudonyms: Sequence[str] = (
         "map": map_of(screening, standings, links) if judged else None,
         "columns": columns_of(screening, maybe, links),
         "most_columns": COLUMNS,
-        "kept": any(of["sites"] for of in screening.evidence.values()),
+        "single_sites": any(of["sites"] for of in screening.evidence.values()),
         "boxes": any(of["sites"] and "quantiles" in of["all"] for of in screening.evidence.values()),
         "rests": rests_on(screening) if judged else [],
         "folded": folded,

@@ -69,8 +69,8 @@ def _explain_outcome(cell: Cell) -> Diagnosis:
 
 def _unexplained(cell: Cell, ask: str) -> Diagnosis:
     """No usual cause: what differs the most, with its numbers."""
-    seen = statistic(cell.weighed, cell.site, cell.column, clearest(cell.weighed, cell.site, cell.own))
-    return tell("other", f"{seen.text}: {ask}.", **numbers_of(seen))
+    shown = statistic(cell.weighed, cell.site, cell.column, clearest(cell.weighed, cell.site, cell.own))
+    return tell("other", f"{shown.text}: {ask}.", **numbers_of(shown))
 
 
 def _explain_levels(cell: Cell) -> Diagnosis:

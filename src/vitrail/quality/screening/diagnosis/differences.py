@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vitrail.quality.screening.diagnosis.cell import Diagnosis, tell
+from vitrail.quality.screening.result import MISSING as SHARE_MISSING
 from vitrail.quality.screening.schema import Places
 from vitrail.quality.screening.site_summaries import (
     BELOW,
@@ -45,13 +46,13 @@ class Statistic(NamedTuple):
 def differs(weighed: SiteTests, site: int, column: int, tests: Places) -> Diagnosis:
     """What is said where nothing is held to be wrong; `tests`: those by which it differs."""
     test = clearest(weighed, site, tests)
-    seen, why = statistic(weighed, site, column, test), reason(weighed, site, test)
+    shown, why = statistic(weighed, site, column, test), reason(weighed, site, test)
     because = f"; {REASONS[why]}" if why else ""
-    return tell("differs", f"{seen.text}{because}.", **numbers_of(seen), reason=why)
+    return tell("differs", f"{shown.text}{because}.", **numbers_of(shown), reason=why)
 
 
-def numbers_of(seen: Statistic) -> dict[str, float | str]:
-    return compared(seen.name, seen.scale, seen.here, seen.elsewhere)
+def numbers_of(shown: Statistic) -> dict[str, float | str]:
+    return compared(shown.name, shown.scale, shown.here, shown.elsewhere)
 
 
 def compared(name: str, scale: str, here: float, elsewhere: float) -> dict[str, float | str]:
@@ -102,13 +103,13 @@ def statistic(weighed: SiteTests, site: int, column: int, test: int) -> Statisti
     if test >= len(p.margins.family):
         return _tie(weighed, column, test - len(p.margins.family), here, elsewhere)
     a, b = two(here, elsewhere, percent)
-    name, seen = _counted(weighed, column, test, family)
+    name, counted = _counted(weighed, column, test, family)
     if family == BELOW and test in _at_median(weighed, column):
         shape = _shape(weighed, site, column, LOCATION)
         if (shape.here - shape.elsewhere) * (here - elsewhere) < 0:  # more rows below the cut: a lower median
             return shape
     few = "at most " if family == VALUE else ""  # fewer rows than three are published as two
-    return Statistic(name, "share", here, elsewhere, f"{a} {seen} here, {few}{b} at the other sites")
+    return Statistic(name, "share", here, elsewhere, f"{a} {counted} here, {few}{b} at the other sites")
 
 
 def _counted(weighed: SiteTests, column: int, test: int, family: str) -> tuple[str, str]:
@@ -116,7 +117,7 @@ def _counted(weighed: SiteTests, column: int, test: int, family: str) -> tuple[s
     p = weighed.published
     at, unit, variable = float(p.margins.at[test]), unit_of(weighed, column), int(p.margins.variable[test])
     if family == MISSING:
-        return "share missing", "of the values are missing"
+        return SHARE_MISSING, "of the values are missing"
     if family == SHARE:
         level = level_name(weighed, variable)
         return f"share with {level}", f"have {level}"
@@ -125,8 +126,8 @@ def _counted(weighed: SiteTests, column: int, test: int, family: str) -> tuple[s
     if family == BEYOND:
         low, high = (p.cuts[p.layout.numbers == variable][0][end] for end in (0, -1))
         reach = f"{measured(low)} to {measured(high, unit)}"
-        return f"share outside {reach}", f"of the values lie outside {reach}"
-    return f"share up to {measured(at, unit)}", f"of the values are at most {measured(at, unit)}"
+        return f"share of values outside {reach}", f"of the values lie outside {reach}"
+    return f"share of values up to {measured(at, unit)}", f"of the values are at most {measured(at, unit)}"
 
 
 def _at_median(weighed: SiteTests, column: int) -> Places:

@@ -65,8 +65,8 @@ def explain_number(cell: Cell) -> Diagnosis:
             return seen
     if lam < 0.5 and error < 0.3 and related > 2.5:
         return tell_shuffled(lam)
-    seen = statistic(cell.weighed, cell.site, cell.column, clearest(cell.weighed, cell.site, cell.own))
-    return tell("other", f"{seen.text}: ask how and on whom it is measured.", **numbers_of(seen))
+    shown = statistic(cell.weighed, cell.site, cell.column, clearest(cell.weighed, cell.site, cell.own))
+    return tell("other", f"{shown.text}: ask how and on whom it is measured.", **numbers_of(shown))
 
 
 def moved(cell: Cell | PooledNumber, lam: float, error: float) -> Diagnosis | None:
@@ -104,11 +104,9 @@ def moved(cell: Cell | PooledNumber, lam: float, error: float) -> Diagnosis | No
         return tell("unit", text, factor=c.factor, offset=c.offset, unit=c.other, conversion=c.formula(), **medians)
     wide = factor > 1.5 or 0 < factor < 0.67
     if wide and scaled < min(CLOSE, 0.4 * before) and scaled < 0.9 * moved:
-        text = (
-            f"Its values are about {short(factor)} times as large as at the other sites, as if"
-            f" in another unit: ask for the"
-            " unit."
-        )
+        larger = f"Its values are about {short(factor)} times as large as at the other sites"
+        smaller = f"The values at the other sites are about {short(1 / factor)} times as large"
+        text = f"{larger if factor > 1 else smaller}, as if in another unit: ask for the unit."
         return tell("unit", text, factor=1 / factor, offset=0.0, unit="", conversion="", **medians)
     if moved < min(CLOSE, 0.4 * before) and (lam > 0.2 or error > 0.4):
         text = (
