@@ -71,8 +71,8 @@ def to_text(screening: Screening) -> str:
 def short(x: float, digits: int = 4) -> str:
     """So many figures, all of those before the point, and no power of ten.
 
-    >>> short(234.512), short(12345.6), short(-0.00012345)
-    ('234.5', '12346', '−0.0001235')
+    >>> short(234.512), short(12345.6), short(-0.00012341)
+    ('234.5', '12346', '−0.0001234')
     """
     if not 1e-9 < abs(x) < 1e15:
         return f"{x:.{digits}g}"

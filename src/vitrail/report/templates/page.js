@@ -177,6 +177,11 @@ addEventListener("DOMContentLoaded", () => {
     const nearest = shapes.map(shape => [far(shape), shape]).reduce((a, b) => (b[0] < a[0] ? b : a));
     return nearest[0] < Infinity ? nearest[1] : undefined;
   }
+  addEventListener("hashchange", () => { // not every browser unfolds what a link leads into
+    const place = document.querySelector(":target"), folded = place?.closest("details:not([open])");
+    for (let box = folded; box; box = box.parentElement.closest("details:not([open])")) box.open = true;
+    if (folded) place.scrollIntoView();
+  });
   function follow(link) { // to what a shape leads to, and on from there by keyboard
     location.hash = link.getAttribute("href");
     document.querySelector(link.getAttribute("href"))?.focus();
