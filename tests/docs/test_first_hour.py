@@ -81,7 +81,7 @@ def test_the_first_finding_is_the_fault_that_was_planted(walk: ModuleType, walke
     assert shown
     assert found.startswith(shown[1]), "the page shows what is printed"
     assert found.count("\n  - ") == 1, "and no other"
-    assert "<b>west, creatinine</b>" in (folder / "screened" / "screen.html").read_text()
+    assert "<b>Site west, creatinine: in another unit.</b>" in (folder / "screened" / "screen.html").read_text()
 
 
 def test_the_site_sees_its_rows_and_a_repair(walked) -> None:

@@ -59,10 +59,11 @@ function controls() {
   const tips = document.querySelector(".tip");
   return [...document.querySelectorAll("body *")].filter(e => {
     if (!e.checkVisibility({ visibilityProperty: true, contentVisibilityAuto: true })) return false;
+    if (e.matches('svg[role=group] a[tabindex="-1"], svg[role=group] a[tabindex="-1"] *')) return false; // arrows lead there
     if (e.matches('a[href], button, input, select, textarea, summary, [tabindex="0"]')) return true;
     if (scrolls(e) && e.scrollWidth > e.clientWidth) return true;
     if (getComputedStyle(e).cursor === "pointer") return !e.parentElement.closest("a[href], button, label, summary");
-    return Boolean(tips && e.matches("svg[role=img]") && e.querySelector(":scope :not(svg) > title"));
+    return Boolean(tips && e.matches("svg[role=img], svg[role=group]") && e.querySelector(":scope :not(svg) > title"));
   });
 }
 

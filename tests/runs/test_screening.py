@@ -13,12 +13,11 @@ import pandas.testing as pdt
 import pytest
 
 import vitrail as vt
-from tests.support.report.heatmaps import box_on_top
+from tests.support.report.heatmaps import findings_shown
 from vitrail.data.encoding import clean_sites
 from vitrail.quality import screening as quality_screening
 from vitrail.quality.screening import parts
 from vitrail.quality.screening.result import LABEL, Screening
-from vitrail.quality.screening.text import sentence
 from vitrail.report.pages.builder import load, write_report
 from vitrail.runs import screening as screening_module
 from vitrail.runs.screening import (
@@ -72,7 +71,7 @@ def same(one: Screening, other: Screening) -> None:
     assert one.findings == other.findings
     pdt.assert_frame_equal(one.cells, other.cells, check_dtype=False)
     pdt.assert_frame_equal(one.sites, other.sites, check_dtype=False)
-    assert (one.alpha, one.pooled) == (other.alpha, other.pooled)
+    assert (one.alpha, one.pooled, one.evidence) == (other.alpha, other.pooled, other.evidence)
 
 
 def test_a_run_of_any_method_says_whose_data_does_not_fit(study, sites, ran) -> None:
@@ -99,11 +98,32 @@ def test_it_is_kept_and_read_again(study, sites, ran, tmp_path) -> None:
 def test_the_page_and_findings_have_one_order(ran, tmp_path) -> None:
     run = vt.Run.load(ran)
     html = write_report(load(ran), tmp_path / "page.html").read_text()
-    said = [line for line in box_on_top(html) if not line.startswith(("What to do", "Not judged"))]
-    assert said == [sentence(f) for f in run.findings()]
+    said = findings_shown(html)
     assert said
+    for i, finding in enumerate(run.findings()):
+        assert said[f"finding-{i}"].endswith(finding.text)
+        assert said[f"finding-{i}"].startswith(f"Site {finding.site}")
     strong = [(not f.wrong, -f.strength) for f in run.findings()]
     assert strong == sorted(strong), "the likely wrong first, then by strength"
+
+
+def test_what_was_published_of_a_finding_is_that_of_its_site(study, sites, ran) -> None:
+    screening = vt.Run.load(ran).screening
+    assert screening is not None
+    mine = screening.evidence["chol"]
+    own = np.quantile(sites[ODD].chol, [0.05, 0.25, 0.5, 0.75, 0.95])
+    assert mine["sites"][ODD]["quantiles"] == pytest.approx(own, rel=1e-4)
+    assert 200 < mine["all"]["quantiles"][2] < 280
+    assert {f.site for f in screening.findings if f.feature == "chol"} == set(mine["sites"]), "no other site's"
+
+
+def test_a_screening_of_an_earlier_version_is_read(ran, tmp_path) -> None:
+    content = json.loads((ran / SCREEN).read_text())
+    del content["evidence"]
+    (tmp_path / SCREEN).write_text(json.dumps(content))
+    screening = load_screening(tmp_path / SCREEN)
+    assert screening is not None
+    assert screening.evidence == {}
 
 
 def test_a_run_from_before_there_was_a_screening(ran, tmp_path) -> None:
@@ -258,6 +278,8 @@ def test_under_pseudonyms(study, sites, tmp_path) -> None:
     assert (run.findings()[0].site, run.findings()[0].feature) == ("a", "chol")
     assert list(told.sites.site) == sorted({*NAMES, "a", "z"} - other.keys())
     assert told.sites.rows.isna().all()
+    assert told.evidence["chol"]["all"], "what all sites published together"
+    assert not any(of["sites"] for of in told.evidence.values()), "shares of rows tell how many there are"
     text = (tmp_path / "run" / SCREEN).read_text()
     assert not [name for name in other if name in text]
 

@@ -18,7 +18,7 @@ from vitrail.data.encoding import clean_sites, fingerprint_rows
 from vitrail.data.schema import TableSchema
 from vitrail.engine.contract import WireEntry
 from vitrail.quality.screening import parts
-from vitrail.quality.screening.result import Finding, Screening
+from vitrail.quality.screening.result import Finding, Screening, without_sites
 from vitrail.runs.folder import read_json, unreadable
 from vitrail.storage.atomic_files import write_atomically
 from vitrail.study.model import Study
@@ -84,8 +84,14 @@ def _screened(
     ranked = sorted(cleaned, key=lambda site: public_name[site]) if pseudonyms else list(cleaned)
     screening = screen({public_name[site]: cleaned[site] for site in ranked if site not in refuse}, study)
     screening = with_silent(screening, {public_name[s]: REFUSED if s in refuse else "" for s in ranked})
-    # how many rows a site has is told beside its own name
-    return screening._replace(sites=screening.sites.assign(rows=np.nan)) if pseudonyms else screening
+    return _without_sizes(screening) if pseudonyms else screening
+
+
+def _without_sizes(screening: Screening) -> Screening:
+    """Without what would tell who a pseudonym is: how many rows a site has is written beside its own name, and shares
+    of rows tell how many there are."""
+    evidence = without_sites(screening.evidence)
+    return screening._replace(sites=screening.sites.assign(rows=np.nan), evidence=evidence)
 
 
 def with_silent(screening: Screening, why: Mapping[str, str]) -> Screening:
@@ -143,7 +149,8 @@ def save_screening(path: Path, screening: Screening) -> None:
         "findings": [f._asdict() for f in screening.findings],
     }
     content |= {k: {name: _plain(frame[name].tolist()) for name in frame} for k, frame in frames.items()}
-    write_atomically(path, json.dumps(_plain(content | {"pooled": screening.pooled})))
+    content |= {"pooled": screening.pooled, "evidence": screening.evidence}
+    write_atomically(path, json.dumps(_plain(content)))
 
 
 def as_kept(findings: list[Finding]) -> list[Finding]:
@@ -161,7 +168,8 @@ def load_screening(path: Path) -> Screening | None:
         for frame, numbers in ((cells, ("strength",)), (sites, ("rows", "numbers"))):
             for name in numbers:
                 frame[name] = frame[name].astype(float)  # None: unknown
-        return Screening([Finding(**f) for f in content["findings"]], cells, sites, content["alpha"], content["pooled"])
+        findings, evidence = [Finding(**f) for f in content["findings"]], content.get("evidence", {})
+        return Screening(findings, cells, sites, content["alpha"], content["pooled"], evidence)
     except (KeyError, TypeError, ValueError) as error:
         raise unreadable(path, error) from None
 

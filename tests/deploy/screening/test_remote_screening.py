@@ -139,6 +139,9 @@ def test_a_whole_run_keeps_it_and_each_site_is_told(four: Four) -> None:
     again = vt.Run.load(four.root / "run")
     assert [f[:4] for f in again.findings()] == [f[:4] for f in near.findings()]
     assert not list((four.root / "run").glob("*.heard"))  # what single sites published is not kept
+    assert again.screening is not None
+    assert again.screening.evidence
+    assert not any(of["sites"] for of in again.screening.evidence.values())
     for name in NAMES:
         home = four.root / name / RUN
         told = json.loads((home / POOLED).read_text())

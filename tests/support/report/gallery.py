@@ -20,6 +20,7 @@ from tests.support.report.site_pages import told as looked
 from tests.support.report.transfers import make_found
 from vitrail.analysis.explanations.summary import summarise_sites
 from vitrail.data.datasets.catalogue import packaged
+from vitrail.quality.screening.result import LABEL, Finding
 from vitrail.report import render
 from vitrail.report.live import server
 from vitrail.report.live.watcher import RunWatcher
@@ -74,6 +75,32 @@ def screening(folder: Path) -> str:
     told = screened(findings, columns=heatmaps.FEATURES, why_not={"va": "it does not publish"})
     study = Study.load(packaged("heart_disease.toml"))
     return write_screen(study, told, folder / "screen.html").read_text("utf-8")
+
+
+def screening_wide(folder: Path) -> str:
+    """More columns than fit beside one another, and figures of what was published."""
+    sites, columns = [f"ward {i}" for i in range(14)], [f"column {i:02d}" for i in range(50)]
+    two = {"statistic": "median", "scale": "value", "here": 231.0, "elsewhere": 5.9, "reason": "usual"}
+    tie = {"statistic": "correlation with the outcome", "scale": "correlation", "here": 0.3, "elsewhere": -0.1}
+    findings = [Finding("ward 7", "column 20", "unit", True, 9.0, "Its median is 231 mg/dL here.", two)]
+    findings += [
+        Finding(
+            sites[i % 14],
+            columns[i % 50],
+            "differs",
+            False,
+            5.0 - i / 20,
+            f"It differs by {i} %.",
+            two if i % 3 else tie,
+        )
+        for i in range(90)
+        if (i % 14, i % 50) != (7, 20)
+    ]
+    told = screened(findings, sites, [*columns, LABEL], why_not={"ward 3": "it does not publish"})
+    usual = {"quantiles": [2.0, 4.0, 6.0, 9.0, 14.0], "missing": 0.1}
+    kept = {c: {"unit": "mg/dL", "names": [], "all": usual, "sites": dict.fromkeys(sites, usual)} for c in columns}
+    study = Study.load(packaged("heart_disease.toml"))
+    return write_screen(study, told._replace(evidence=kept), folder / "screen.html").read_text("utf-8")
 
 
 def looks(_: Path) -> str:
@@ -199,6 +226,7 @@ PAGES: dict[str, Callable[[Path], str]] = {
         grouped,
         prototypes,
         screening,
+        screening_wide,
         looks,
         pictures,
         own_verdict,

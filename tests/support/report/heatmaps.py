@@ -134,8 +134,59 @@ def look(names: ElementTree.Element, cells: ElementTree.Element) -> Seen:
 
 
 def box_on_top(html: str) -> list[str]:
-    """Lines of the first section, in order."""
+    """Lines of the first section, in order; without what is folded, and without the findings under the figure."""
     section = next(tree(html).iter("section"))
     assert section.get("aria-labelledby") == "fit"
-    inside = {p for f in section.iter() if f.tag == "figure" or f.get("class") == "rests" for p in f.iter()}
+    apart = {"off", "rests", "finding"}
+    inside = {
+        p for f in section.iter() if f.tag == "figure" or apart & {*(f.get("class") or "").split()} for p in f.iter()
+    }
     return ["".join(e.itertext()) for e in section.iter() if e.tag in ("li", "p") and e not in inside]
+
+
+class ShownMap(NamedTuple):
+    """What the map of a screening shows."""
+
+    sites: list[str]
+    signs: dict[str, str]  # before the names of sites
+    columns: list[str]
+    links: dict[tuple[str, str], str]  # cell with a finding -> where it leads
+    shades: dict[tuple[str, str], str]  # the same -> class of its colour
+    flags: set[tuple[str, str]]
+    quiet: int  # cells without a finding
+    silent: list[str]
+    desc: str
+
+
+def read_map(html: str) -> ShownMap:
+    figure = next(f for f in tree(html).iter("figure") if f.get("data-figure") == "strength")
+    names, cells = next(d for d in figure.iter("div") if (d.get("class") or "").startswith("scroll heat"))
+    texts = list(names.iter("text"))
+    rows = [t for t in texts if not t.attrib["class"].startswith("stands")]
+    signs = {float(t.attrib["y"]): t.text or "" for t in texts if t not in rows}
+    sites = [t.findtext("title") or t.text or "" for t in rows]
+    heads = [g[0] for g in cells.iter("g") if "rotate(-60)" in g.get("transform", "")]
+    columns = [t.findtext("title") or t.text or "" for t in heads]
+    links, shades, places = {}, {}, {}
+    for a in cells.iter("a"):
+        cell = next(r for r in a.iter("rect"))
+        whose = next((s, c) for s in sites for c in columns if a.findtext("title", "").startswith(f"{s}, {c}: "))
+        links[whose], shades[whose] = a.attrib["href"].removeprefix("#"), cell.attrib["class"]
+        places[cell.attrib["x"], cell.attrib["y"]] = whose
+    flags = {places[r.attrib["x"], r.attrib["y"]] for r in cells.iter("rect") if r.get("class") == "flag"}
+    quiet = sum(p.attrib["d"].count("z") for p in cells.iter("path") if p.get("class") == "h6")
+    silent = [t.findtext("title") or t.text or "" for t in rows if t.attrib["class"].startswith("refused")]
+    by_site = {site: signs.get(float(row.attrib["y"]), "") for site, row in zip(sites, rows, strict=True)}
+    return ShownMap(sites, by_site, columns, links, shades, flags, quiet, silent, cells.findtext("desc", ""))
+
+
+def findings_shown(html: str) -> dict[str, str]:
+    """Where each finding is on the page -> its sentence."""
+    out = {}
+    for e in tree(html).iter():
+        if "finding" in (e.get("class") or "").split():
+            sentence = e.find("p") if e.tag == "div" else e
+            assert sentence is not None
+            assert e.attrib["id"] not in out, "in one place"
+            out[e.attrib["id"]] = "".join(sentence.itertext()).replace("\N{NO-BREAK SPACE}", " ")
+    return out

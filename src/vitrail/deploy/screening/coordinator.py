@@ -21,6 +21,7 @@ from vitrail.deploy.protocol.agreement import KEY
 from vitrail.deploy.protocol.message import Message, unpack
 from vitrail.privacy.secure_sum.pairwise import open_sum
 from vitrail.quality.screening import Said, Screening, ScreeningCoordinator
+from vitrail.quality.screening.result import without_sites
 from vitrail.runs.screening import REFUSED, with_silent
 from vitrail.storage.atomic_files import write_atomically
 
@@ -41,7 +42,8 @@ class RemoteScreening:
         counts = self._sifted("counts", heard)
         asked = self.desk.hear_counts(counts, self._total({n: heard[n].words for n in counts}))
         self.desk.hear_ties(self._sifted("ties", self._ask("ties", asked)))
-        return with_silent(self.desk.judge(), self.why)
+        screening = with_silent(self.desk.judge(), self.why)
+        return screening._replace(evidence=without_sites(screening.evidence))  # single sites' numbers are not kept
 
     def forget(self) -> None:
         """What single sites published: the run is over, and keeps what was found."""

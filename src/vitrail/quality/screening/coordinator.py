@@ -11,7 +11,7 @@ from vitrail.core.errors import Problem, VitrailError
 from vitrail.data.schema import TableSchema
 from vitrail.quality.screening.answer_validation import require, require_total
 from vitrail.quality.screening.decision import judge
-from vitrail.quality.screening.pooled_reference import pool
+from vitrail.quality.screening.pooled_reference import evidence_of, pool
 from vitrail.quality.screening.result import Screening
 from vitrail.quality.screening.schema import CUTS, RELATED, VALUES, Numbers, Said, ScreeningSchema, shares
 from vitrail.quality.screening.site import ScreeningSite, sizes_of
@@ -116,7 +116,7 @@ class ScreeningCoordinator:
             return Screening([], cells, sites, self.alpha, {})
         published = SiteSummaries(self.layout, here, self.said, self.asked)
         findings, cells = judge(published, self.alpha)
-        return Screening(findings, cells, sites, self.alpha, pool(published))
+        return Screening(findings, cells, sites, self.alpha, pool(published), evidence_of(published, findings))
 
     def _same_rows(self, site: str) -> str:
         """The first site with the same rows as this one; empty where no other has them."""

@@ -6,10 +6,11 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtri
 
-from vitrail.quality.screening.diagnosis.causes import differs, explain, say_absent
+from vitrail.quality.screening.diagnosis.causes import explain, say_absent
 from vitrail.quality.screening.diagnosis.cell import Cell, Diagnosis
 from vitrail.quality.screening.diagnosis.confirmation import is_clear
-from vitrail.quality.screening.diagnosis.location_scale import keeping, middle_of_sites
+from vitrail.quality.screening.diagnosis.differences import differs
+from vitrail.quality.screening.diagnosis.location_scale import keeping
 from vitrail.quality.screening.result import Finding
 from vitrail.quality.screening.schema import Flags
 from vitrail.quality.screening.site_summaries import (
@@ -177,7 +178,7 @@ def flag_cells(weighed: SiteTests, site: int, rest: float) -> list[Finding]:
         # where sites differ, outcomes may be others as well
         mix = habit or (column == weighed.outcome and diagnosis.kind == "other")
         if not sure and (out or mix or strength < max(ALONE, FARTHER * rest)):
-            diagnosis = differs(weighed, site, column, middle_of_sites(weighed.published))
+            diagnosis = differs(weighed, site, column, np.flatnonzero(weighed.tests_of(site, column)))
         out.append(_finding(weighed, site, column, diagnosis, strength))
         columns.append(column)
         if column == weighed.outcome:
@@ -285,18 +286,17 @@ def differing(weighed: SiteTests, reported: set[tuple[str, str]]) -> list[Findin
     p = weighed.published
     over = weighed.z / weighed.bar
     out = []
-    usual = middle_of_sites(p)
     for site in range(len(p.sites)):
-        best: dict[int, float] = {}
+        tests: dict[int, list[int]] = {}
         for i in np.flatnonzero(over[site] > 1):
             columns = {int(weighed.first[i]), int(weighed.second[i])} - {-1}
             if any((p.sites[site], p.layout.columns[c]) in reported for c in columns):
                 continue
             for c in columns - {weighed.outcome} or columns:
-                best[c] = max(best.get(c, 0.0), float(over[site, i]))
-        for c, strength in best.items():
-            diagnosis = differs(weighed, site, c, usual)
-            out.append(_finding(weighed, site, c, diagnosis, strength))
+                tests.setdefault(c, []).append(int(i))
+        for c, own in tests.items():
+            diagnosis = differs(weighed, site, c, np.array(own))
+            out.append(_finding(weighed, site, c, diagnosis, float(over[site, own].max())))
     return sorted(out, key=lambda f: -f.strength)
 
 

@@ -1,8 +1,8 @@
-"""A site alone, before anything leaves it, against what all sites together once published."""
+"""What all sites together published: for a site alone, before anything leaves it, and beside each finding."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,9 @@ from vitrail.data.outcomes import as_plain
 from vitrail.data.schema import TableSchema
 from vitrail.quality.screening.diagnosis.numbers import PooledNumber, moved
 from vitrail.quality.screening.result import Finding
-from vitrail.quality.screening.schema import QUANTILES, Numbers, ScreeningSchema
+from vitrail.quality.screening.schema import CUTS, QUANTILES, Numbers, ScreeningSchema
 from vitrail.quality.screening.site_summaries import SiteSummaries, width_of
+from vitrail.quality.screening.text import percent
 from vitrail.stats.tests import compare_counts, median_known
 
 OFTEN = 4.0  # z from which a share counts as another one
@@ -39,6 +40,47 @@ def pool(p: SiteSummaries) -> dict[str, Any]:
             summary["levels"] = [float(x) for x in np.nansum(p.shares[:, which] * p.known[:, [c]], 0)]
         out[name] = summary
     return out
+
+
+def evidence_of(p: SiteSummaries, findings: Sequence[Finding]) -> dict[str, Any]:
+    """What a page draws of each column with a finding: {column: {"all": ..., "sites": {site: ...}}}, of all sites
+    together and of the sites with a finding in it. Of a number these are five quantiles (5, 25, 50, 75 and 95 %), else
+    the share of each of `names`; and the share that is missing."""
+    at, out = p.layout, dict[str, Any]()
+    for f in findings:
+        c, s = at.columns.index(f.feature), p.sites.index(f.site)
+        x = _values(p, c)
+        if f.feature not in out:
+            out[f.feature] = {**_about(p, c), "all": _of_all(p, c), "sites": {}}
+        out[f.feature]["sites"][f.site] = _summary(at.kinds[c], x[s], 1 - float(p.known[s, c] / p.rows[s]))
+    return out
+
+
+def _about(p: SiteSummaries, column: int) -> dict[str, Any]:
+    at, target = p.layout, p.layout.table.target
+    feature = at.table.features.get(at.columns[column])
+    names = at.levels[column][1:] if at.kinds[column] == "binary" else at.levels[column]
+    return {"unit": feature.unit if feature else target.unit, "names": list(names)}
+
+
+def _of_all(p: SiteSummaries, column: int) -> dict[str, Any]:
+    x, known = _values(p, column), np.nan_to_num(p.known[:, column])
+    kind, rows = p.layout.kinds[column], float(p.rows[np.isfinite(p.known[:, column])].sum())
+    levels = (np.nan_to_num(x) * known[:, None]).sum(0) / max(1.0, float(known.sum()))
+    return _summary(kind, median_known(x) if kind == "numeric" else levels, 1 - float(known.sum()) / max(1.0, rows))
+
+
+def _values(p: SiteSummaries, column: int) -> Numbers:
+    """[site, value]: five quantiles, or the share of each level (of a yes-or-no that of yes)."""
+    at = p.layout
+    if at.kinds[column] == "numeric":
+        return np.asarray(p.quantiles[:, np.searchsorted(at.column[at.numbers], column), CUTS])
+    return np.asarray(p.shares[:, at.column == column])
+
+
+def _summary(kind: str, values: Numbers, missing: float) -> dict[str, Any]:
+    name = "quantiles" if kind == "numeric" else "levels"
+    return {name: [_plain(float(f"{x:.6g}")) for x in values], "missing": _plain(round(missing, 4))}
 
 
 def _plain(x: float) -> float | None:
@@ -84,7 +126,7 @@ def _number_against(site: str, name: str, table: TableSchema, x: Numbers, summar
         apart = len(finite) and not finite.min() - wide <= value <= finite.max() + wide
         if apart and value in CODES and rows / len(x) >= SPIKE:
             part = float(rows / len(x))
-            seen = f"{part:.0%} of the rows have {value:g}, far from the other sites' values"
+            seen = f"{percent(part)} of the rows have {value:g}, far from the other sites' values"
             text = f"{seen}: ask whether it stands for values that were not measured."
             return [Finding(site, name, "code", True, part, text, {"code": float(value), "share": part})]
     alone = PooledNumber(name, table.features[name], np.quantile(x, QUANTILES), usual, wide, share)
@@ -113,5 +155,5 @@ def _levels_against(
     if z[j] < OFTEN or gap[j] < APART:
         return []
     here, there, level = mine[j] / len(x), theirs[j] / total, levels[shown[j]]
-    text = f"{here:.0%} have {level} here and {there:.0%} over the sites: ask whether it means the same."
+    text = f"{percent(here)} have {level} here, {percent(there)} over the sites: ask whether it means the same."
     return [Finding(site, name, "differs", False, round(float(z[j] / OFTEN), 3), text, {"level": level})]

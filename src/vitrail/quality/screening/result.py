@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import pandas as pd
@@ -9,6 +10,7 @@ import pandas as pd
 from vitrail.core.display import HtmlRepr
 
 LABEL = "(label)"  # in place of a feature: the outcome
+MISSING = "share missing"  # a statistic that a finding names
 
 # kind of cause -> in words. The last three are no faults that a site could repair.
 CAUSES = {
@@ -59,6 +61,7 @@ class Screening(NamedTuple):
     sites: pd.DataFrame  # site, rows, numbers (published of each column), same rows (first such site), judged, why not
     alpha: float  # of all clean federations, so many raise an alarm
     pooled: dict[str, Any] = {}  # noqa: RUF012  what all sites together publish: a site may look at its rows against it
+    evidence: dict[str, Any] = {}  # noqa: RUF012  what pages draw of columns with a finding: pooled_reference.evidence_of
 
     @property
     def wrong(self) -> list[Finding]:
@@ -71,6 +74,11 @@ class Screening(NamedTuple):
         from vitrail.quality.screening.text import to_text
 
         return to_text(self)
+
+
+def without_sites(evidence: Mapping[str, Any]) -> dict[str, Any]:
+    """Of all sites together alone."""
+    return {column: {**of, "sites": {}} for column, of in evidence.items()}
 
 
 class ScreeningTensor(NamedTuple):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
 
 from vitrail.quality.screening.result import CAUSES, LABEL, Finding, Screening
 
@@ -59,3 +63,56 @@ def to_text(screening: Screening) -> str:
         who = (f"{s} ({why})" for s, why in zip(silent["site"], silent["why not"], strict=True))
         lines += ["", f"Not judged: {', '.join(who)}"]
     return "\n".join(lines)
+
+
+# numbers
+
+
+def short(x: float, digits: int = 4) -> str:
+    """So many figures, all of those before the point, and no power of ten.
+
+    >>> short(234.512), short(12345.6), short(-0.00012341)
+    ('234.5', '12346', '−0.0001234')
+    """
+    if not 1e-9 < abs(x) < 1e15:
+        return f"{x:.{digits}g}"
+    figures = max(digits, math.floor(math.log10(abs(x))) + 1)
+    return np.format_float_positional(x, precision=figures, fractional=False, trim="-").replace("-", "−")
+
+
+def measured(value: float, unit: str = "", digits: int = 4) -> str:
+    return f"{short(value, digits)} {unit}".rstrip()
+
+
+def percent(share: float, digits: int = 0) -> str:
+    """A share that is not quite none or all is not written as 0 or 100 %.
+
+    >>> percent(0.452), percent(0.0), percent(0.003), percent(0.999)
+    ('45 %', '0 %', 'under 1 %', 'over 99 %')
+    """
+    if digits == 0 and 0 < share < 0.005:
+        return "under 1 %"
+    if digits == 0 and 0.995 <= share < 1:
+        return "over 99 %"
+    return f"{100 * share:.{digits}f} %"
+
+
+def correlation(value: float, digits: int = 0) -> str:
+    return f"{value:.{digits + 2}f}".replace("-", "−")
+
+
+def two(a: float, b: float, write: Callable[[float, int], str], most: int = 4) -> tuple[str, str]:
+    """Both numbers, with as many more digits as tell them apart.
+
+    >>> two(26.04, 26.31, lambda value, digits: short(value, digits + 2)), two(0.21, 0.45, percent)
+    (('26', '26.3'), ('21 %', '45 %'))
+    """
+    digits = next((d for d in range(most) if write(a, d) != write(b, d)), most)
+    return write(a, digits), write(b, digits)
+
+
+def written(numbers: Mapping[str, Any], unit: str = "") -> tuple[str, str]:
+    """The statistic of a finding, here and at the other sites."""
+    ways: dict[str, Callable[[float, int], str]] = {"share": percent, "correlation": correlation}
+    write = ways.get(str(numbers["scale"]), lambda value, digits: measured(value, unit, digits + 3))
+    return two(float(numbers["here"]), float(numbers["elsewhere"]), write)

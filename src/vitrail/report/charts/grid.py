@@ -21,12 +21,20 @@ GAP = 34.0  # between two grids
 
 
 class Cell(NamedTuple):
-    words: str  # under the pointer
+    words: str  # under the pointer; cells without words, text and marks are drawn as one shape for each colour
     kind: str = "none"  # class of its colour
     text: str = ""
     flagged: bool = False  # outlined, with a dot
     circled: bool = False
     opacity: float = 1.0
+    link: str = ""  # to a place on the page: a press on the cell leads there
+
+
+class Sign(NamedTuple):
+    """A mark before the name of a row, with its class."""
+
+    text: str
+    kind: str
 
 
 class Grid(NamedTuple):
@@ -43,6 +51,8 @@ class Grid(NamedTuple):
     crossed: Collection[str] = ()  # columns with an x above
     tiny: bool = False
     head: str = ""  # above the cells
+    above: bool = False  # whether the names of columns stand above the cells
+    signs: Mapping[str, Sign] = {}  # before the names of rows
 
 
 More = Callable[[float, float, float], list[Markup]]  # right end, top, height of a row -> what is drawn beside
@@ -53,9 +63,11 @@ def grid(grids: Sequence[Grid], title: str, description: str, more: More | None 
     first, tiny = grids[0], grids[0].tiny
     short, heads = shorten_all(first.rows, 18 if tiny else 22), shorten_all(first.columns, 20)
     across = max(map(len, heads.values()), default=0) * (5.4 if tiny else svg.LETTER)  # of the longest name of a column
-    left = max(across / 2, 14 + 7.2 * max(map(len, short.values()), default=0))
+    slant = max(40, 16 + math.ceil((across + 8) * 0.87))  # room for the names of columns
+    left = max(0 if first.above else across / 2, 14 + 7.2 * max(map(len, short.values()), default=0))
+    left += 16 * bool(first.signs)
     width, height = cell_size(grids, left)
-    top = 26.0 if first.head else 18.0 if first.crossed else 4.0
+    top = slant if first.above else 26.0 if first.head else 18.0 if first.crossed else 4.0
     bottom, x = top + height * len(first.rows), EDGE
     names = [
         svg.text(
@@ -68,14 +80,22 @@ def grid(grids: Sequence[Grid], title: str, description: str, more: More | None 
         )
         for i, row in enumerate(first.rows)
     ]
+    names += [
+        svg.text(2, top + height * (i + 0.5) + 4, first.signs[row].text, first.signs[row].kind)
+        for i, row in enumerate(first.rows)
+        if row in first.signs
+    ]
     parts = list[Markup]()
     for one in grids:
         parts += _cells(one, heads, (x, top, width, height))
         x += width * len(one.columns) + GAP
     end = x - GAP
     parts += more(end, top, height) if more else []
-    size = svg.Drawing(end + wide, bottom + max(40, 16 + math.ceil((across + 8) * 0.87)), parts)
-    return svg.Drawing(left, bottom, names).sized("names") + size.sized("cells", title, description)
+    wide = max(wide, across / 2 + 12) if first.above else wide
+    size = svg.Drawing(end + wide, bottom + (EDGE if first.above else slant), parts)
+    linked = any(cell.link for one in grids for row in one.cells for cell in row)
+    whole = size.sized("cells", title, description, role="group" if linked else "img")
+    return svg.Drawing(left, bottom, names).sized("names") + whole
 
 
 def cell_size(grids: Sequence[Grid], left: float) -> tuple[float, float]:
@@ -91,6 +111,7 @@ def _cells(one: Grid, heads: Mapping[str, str], box: tuple[float, float, float, 
     x, top, width, height = box
     bottom, end = top + height * len(one.rows), x + width * len(one.columns)
     cells, marks = [svg.text(x, 12, one.head, "axis")] * bool(one.head), list[Markup]()
+    quiet: dict[str, list[str]] = {}  # colour -> boxes
     for i, row in enumerate(one.rows):
         y = top + height * i
         if (silent := one.silent.get(row)) is not None:
@@ -102,14 +123,23 @@ def _cells(one: Grid, heads: Mapping[str, str], box: tuple[float, float, float, 
         for j, cell in enumerate(one.cells[i]):
             place = {"x": x + width * j, "y": y, "width": width - 1, "height": height - 1}
             look = {"fill_opacity": f"{cell.opacity:.2f}"} if cell.opacity < 1 else {}
-            cells.append(svg.tag("rect", svg.tip(cell.words), **place, **look, class_=cell.kind))
+            if cell == Cell("", cell.kind):
+                quiet.setdefault(cell.kind, []).append(svg.box(**place))
+                continue
+            if cell.link:
+                shape = svg.tag("rect", **place, **look, class_=cell.kind)
+                cells.append(svg.tag("a", svg.tip(cell.words), shape, href=f"#{cell.link}", tabindex="-1"))
+            else:
+                cells.append(svg.tag("rect", svg.tip(cell.words), **place, **look, class_=cell.kind))
             cells += _text(cell, place)
             marks += _marks(cell, place, one.tiny)
     for j, column in enumerate(one.columns):
         middle, kind = x + width * (j + 0.5), "feature flagged" if column in one.bold else "feature"
-        cells.append(_slanting(middle, bottom, heads[column], kind + _small(one.tiny or width < 13), column))
+        edge = top - 16 if one.above else bottom
+        cells.append(_slanting(middle, edge, heads[column], kind + _small(one.tiny or width < 13), column, one.above))
         if column in one.crossed:
             cells.append(svg.text(middle, top - 6, "x", "crossed", "middle"))
+    cells += [svg.tag("path", d="".join(boxes), class_=kind) for kind, boxes in quiet.items()]
     return [*cells, *marks]
 
 
@@ -135,10 +165,10 @@ def _marks(cell: Cell, place: Mapping[str, float], tiny: bool) -> list[Markup]:
     return [*flag, *ring, *dot]
 
 
-def _slanting(x: float, y: float, words: str, kind: str, full: str) -> Markup:
-    """The name of a column, slanting up to (x, y)."""
+def _slanting(x: float, y: float, words: str, kind: str, full: str, above: bool) -> Markup:
+    """The name of a column, slanting up to (x, y), or from there on."""
     turned = f"translate({x + 3:.1f} {y + 10:.1f}) rotate(-60)"
-    return svg.tag("g", svg.text(0, 0, words, kind, "end", full), transform=turned)
+    return svg.tag("g", svg.text(0, 0, words, kind, "start" if above else "end", full), transform=turned)
 
 
 def _small(small: bool) -> str:

@@ -1,5 +1,4 @@
-"""Site x feature heatmaps: the layers that sites kept for themselves and published, and how far a screening finds
-each cell off.
+"""Site x feature heatmaps of the layers that sites kept for themselves and published.
 
 Rows are sites, columns features; the colour is the value less "no shift" (0 for b, 1 for w). A cell whose data is
 likely wrong is outlined and has a dot, so that no message hangs on colour alone; the paper's marks are a
@@ -29,19 +28,6 @@ BLOCK = 60  # features in each folded figure
 LEAST = 0.05  # the scale ends here at the earliest, so that small differences stay pale
 
 
-STRENGTH = "strength"
-MOST = 4.0  # times the bar: where the colours of a strength end
-OFF = LayerWords(
-    "how far each cell is off",
-    "difference",
-    0.0,
-    "column",
-    "The redder, the farther this column of this site is from the other sites’, as a multiple of the bar that chance "
-    "passes anywhere in a few of 100 federations without a fault; grey: as chance gives.",
-    "not judged",
-)
-
-
 class Layer(NamedTuple):
     """One published layer. Rows and columns are in the order in which they are drawn."""
 
@@ -56,7 +42,7 @@ class Layer(NamedTuple):
 
     @property
     def words(self) -> LayerWords:
-        return LAYERS.get(self.name, OFF)
+        return LAYERS[self.name]
 
     @property
     def neutral(self) -> float:
@@ -95,19 +81,6 @@ def heatmaps(shifts: pd.DataFrame) -> list[Heatmap]:
     speak, mute = (np.flatnonzero(rows).tolist() for rows in (~silent, silent))
     rows = [*(speak[i] for i in seriate(seen[speak])), *mute]
     return [_heatmap(layer.take(rows, range(len(layer.features)))) for layer in layers]
-
-
-def strengths(cells: pd.DataFrame, sites: Sequence[str]) -> Heatmap:
-    """How far off each cell of a screening is: the columns that are farthest, sites as they are given."""
-    features = list(dict.fromkeys(cells["feature"]))
-    wide = [
-        cells.pivot(index="site", columns="feature", values=c).reindex(list(sites), columns=features)
-        for c in ("strength", "wrong")
-    ]
-    value, wrong = wide[0].to_numpy(float), wide[1].eq(True).to_numpy()
-    none = np.zeros_like(wrong)
-    layer = Layer(STRENGTH, list(sites), features, value, wrong, none, np.zeros(len(features), bool), MOST)
-    return _heatmap(layer, np.nan_to_num(value).max(0, initial=0.0), fold=False)
 
 
 def read_layers(shifts: pd.DataFrame) -> list[Layer]:
@@ -162,14 +135,14 @@ def _spread(layer: Layer) -> np.ndarray:
     return np.asarray(finite.std(0) if len(finite) else np.zeros(len(layer.features)))
 
 
-def _heatmap(layer: Layer, most: np.ndarray | None = None, fold: bool = True) -> Heatmap:
-    """The features that matter most (`most`, [feature], or where sites differ), and the others in folded blocks."""
-    spread = _spread(layer) if most is None else most
+def _heatmap(layer: Layer) -> Heatmap:
+    """The features in which sites differ most, and the others in folded blocks."""
+    spread = _spread(layer)
     marked = np.any(layer.flagged, axis=0)
     ranked = sorted(range(len(spread)), key=lambda f: (not marked[f], -spread[f], f))
     count = len(ranked) if len(ranked) <= SLACK else SHOWN
     main, folded = _arrange(layer, ranked[:count]), []
-    for start in range(count, len(ranked) if fold else count, BLOCK):
+    for start in range(count, len(ranked), BLOCK):
         part = _arrange(layer, ranked[start : start + BLOCK])
         many = int(part.flagged.any(0).sum())
         words = f"{layer.words.column}s {start + 1} to {start + len(part.features)} of {len(ranked)}"
@@ -223,14 +196,8 @@ def _draw(layer: Layer, tiny: bool) -> Markup:
 
 def _legend(layer: Layer) -> svg.Drawing:
     """The shades and where they end."""
-    wide, first = (40, svg.SHADES) if layer.name == STRENGTH else (20, 0)  # a strength is never below nothing
-    count = 2 * svg.SHADES + 1 - first
-    parts = [svg.tag("rect", x=wide * i, y=2, width=wide, height=12, class_=f"h{first + i}") for i in range(count)]
-    if first:
-        bar = 1 / layer.clip
-        ends = ((0.0, "0", "start"), (bar, "1, the bar", "middle"), (1.0, f"{layer.clip:.0f} or more", "end"))
-        parts += [svg.text(wide * count * at, 30, words, "tick", side) for at, words, side in ends]
-        return svg.Drawing(wide * count, 36, parts)
+    wide, count = 20, 2 * svg.SHADES + 1
+    parts = [svg.tag("rect", x=wide * i, y=2, width=wide, height=12, class_=f"h{i}") for i in range(count)]
     write = signed if layer.neutral == 0 else number
     low, high = (write(layer.neutral + s * layer.clip, 2).removesuffix("0").removesuffix(".0") for s in (-1, 1))
     middle = f"{layer.neutral:.0f}, no {layer.words.noun}"
@@ -258,7 +225,7 @@ def cell_words(layer: Layer, i: int, j: int) -> str:
     """One cell: va, chol: +1.203, likely wrong."""
     if math.isnan(layer.values[i, j]):
         return f"{layer.sites[i]}, {layer.features[j]}: {layer.words.silent}"
-    write = signed if layer.neutral == 0 and layer.name != STRENGTH else number
+    write = signed if layer.neutral == 0 else number
     parts = [f"{layer.sites[i]}, {layer.features[j]}: {write(layer.values[i, j])}"]
     parts += [LIKELY] * bool(layer.flagged[i, j]) + ["O of the paper"] * bool(layer.circled[i, j])
     return ", ".join(parts)

@@ -77,6 +77,7 @@ class IntervalRows(NamedTuple):
     swarm: Callable[[Sequence[float], float], Sequence[float]] | None = None  # places of marks, room -> off the row
     key: Sequence[Mark] = ()
     description: str = ""  # for who listens, instead of the words of all rows
+    shape: str = ""  # class of the whole; without one it is drawn twice, wide and narrow, and one is shown
 
 
 class _Places(NamedTuple):
@@ -109,7 +110,7 @@ def interval_rows(figure: IntervalRows, width: int) -> Markup:
     for i, row in enumerate(figure.rows):
         parts += _row(figure, row, i, at)
     description = figure.description or "; ".join(row.words for row in figure.rows) + "."
-    return svg.plot(width, bottom + 40, figure.title, description, parts)
+    return svg.plot(width, bottom + 40, figure.title, description, parts, figure.shape)
 
 
 def _places(figure: IntervalRows, width: int) -> _Places:

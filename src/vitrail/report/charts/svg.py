@@ -74,6 +74,11 @@ def path(points: Iterable[tuple[float, float]], *children: str, kind: str, close
     return tag("path", *children, d=d + ("Z" if close else ""), class_=kind)
 
 
+def box(x: float, y: float, width: float, height: float) -> str:
+    """A rectangle as a piece of a path."""
+    return f"M{_plain(x)},{_plain(y)}h{_plain(width)}v{_plain(height)}h-{_plain(width)}z"
+
+
 def hatch(begin: float, end: float, y: float, high: float, gap: int = 7) -> Markup:
     """Slanting lines over a box."""
     lines = []
@@ -122,10 +127,11 @@ class Drawing(NamedTuple):
     height: float
     parts: list[Markup]
 
-    def sized(self, kind: str, *words: str) -> Markup:
-        """At its own size. `words` are title and description; without them it is hidden from those who listen."""
+    def sized(self, kind: str, *words: str, role: str = "img") -> Markup:
+        """At its own size. `words` are title and description; without them it is hidden from those who listen. A
+        drawing with links in it is a group."""
         wide, high = f"{self.width:.0f}", f"{self.height:.0f}"
         about = [tag(name, text) for name, text in zip(("title", "desc"), words, strict=False)]
-        listen = {"role": "img"} if words else {"aria_hidden": "true"}
+        listen = {"role": role} if words else {"aria_hidden": "true"}
         size = {"viewBox": f"0 0 {wide} {high}", "width": wide, "height": high}
         return tag("svg", *about, *self.parts, **size, **listen, class_=kind)

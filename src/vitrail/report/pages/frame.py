@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -46,6 +48,12 @@ def fill(template: str, *, heat: bool = False, **given: Any) -> str:
     every, _, more = part("page.css").partition(HEAT_STYLES)
     css = Markup(every + more if heat else every)  # ours, not data
     return templates().get_template(template).render(css=css, **given)
+
+
+def scripted() -> dict[str, str]:
+    """What a page needs that has page.js: the script, and the hash by which its policy allows it."""
+    script = Markup(part("page.js"))  # ours, not data
+    return {"script": script, "hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}
 
 
 def is_ours(page: Path, verb: str) -> bool:

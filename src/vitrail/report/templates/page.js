@@ -37,7 +37,7 @@ addEventListener("DOMContentLoaded", () => {
 
   function drawn(figure) { // one drawing on white: title, key, then the parts from left to right
     const legend = figure.closest("figure").querySelector(".legend");
-    const parts = [...figure.querySelectorAll("svg:not(.narrow, .legend)")].filter(svg => svg.closest("[data-figure]") === figure);
+    const parts = [...figure.querySelectorAll("svg:not(.narrow, .legend, .swatch)")].filter(svg => svg.closest("[data-figure]") === figure);
     const text = (size, weight, words) => make("text", { "font-size": size, "font-weight": weight, fill: "#1d2126" }, words);
     const placed = [], { figure: name, title, note } = figure.dataset;
     const place = (shape, x, y) => { shape.setAttribute("transform", `translate(${MARGIN + x} ${MARGIN + y})`); placed.push(shape); };
@@ -177,7 +177,16 @@ addEventListener("DOMContentLoaded", () => {
     const nearest = shapes.map(shape => [far(shape), shape]).reduce((a, b) => (b[0] < a[0] ? b : a));
     return nearest[0] < Infinity ? nearest[1] : undefined;
   }
-  for (const figure of document.querySelectorAll("svg[role=img]")) {
+  addEventListener("hashchange", () => { // not every browser unfolds what a link leads into
+    const place = document.querySelector(":target"), folded = place?.closest("details:not([open])");
+    for (let box = folded; box; box = box.parentElement.closest("details:not([open])")) box.open = true;
+    if (folded) place.scrollIntoView();
+  });
+  function follow(link) { // to what a shape leads to, and on from there by keyboard
+    location.hash = link.getAttribute("href");
+    document.querySelector(link.getAttribute("href"))?.focus();
+  }
+  for (const figure of document.querySelectorAll("svg[role=img], svg[role=group]")) {
     const within = () => [...figure.querySelectorAll(":scope :not(svg) > title")].map(title => title.parentNode);
     if (!within().length) continue;
     figure.setAttribute("tabindex", "0");
@@ -186,6 +195,7 @@ addEventListener("DOMContentLoaded", () => {
     figure.addEventListener("keydown", event => {
       if (event.altKey || event.ctrlKey || event.metaKey) return;
       if (event.key === "Escape") return letGo();
+      if (event.key === "Enter" && held?.keys && held.shape.localName === "a") return follow(held.shape);
       if (!/^(Arrow(Left|Right|Up|Down)|Home|End)$/.test(event.key)) return;
       event.preventDefault();
       if (held && !held.keys) letGo(); // its title is back before all are looked for

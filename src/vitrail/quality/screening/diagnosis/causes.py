@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from vitrail.quality.screening.diagnosis.categories import read_outcome, recode, swapped_with
-from vitrail.quality.screening.diagnosis.cell import Cell, Diagnosis, short, tell, tell_shuffled
+from vitrail.quality.screening.diagnosis.cell import Cell, Diagnosis, tell, tell_shuffled
+from vitrail.quality.screening.diagnosis.differences import clearest, compared, numbers_of, statistic
 from vitrail.quality.screening.diagnosis.location_scale import agreement
 from vitrail.quality.screening.diagnosis.numbers import explain_number
-from vitrail.quality.screening.schema import Numbers
 from vitrail.quality.screening.site_summaries import PREDICTED
-from vitrail.quality.screening.statistics import SiteTests
+from vitrail.quality.screening.text import correlation, percent
 
 FLIPPED, FADED = -0.35, 0.85  # of how the outcome follows the others': 1 as theirs, 0 not at all
 REVERSED = -0.6  # of how columns go with the outcome, against each other site's
@@ -29,23 +29,12 @@ def explain(cell: Cell) -> Diagnosis:
 def say_absent(kind: str, measured: float) -> Diagnosis:
     """`measured`: the share of rows with a value."""
     if kind == "only here":
-        text = f"Only this site measures it ({measured:.0%} of its rows have a value): nobody can say whether it fits."
-        return tell(kind, text, known=float(measured))
-    text = f"It is not measured here ({measured:.0%} of the rows have a value): ask whether it can be added."
+        rows = f"{percent(measured)} of its rows have a value"
+        return tell(
+            kind, f"Only this site measures it ({rows}): nobody can say whether it fits.", known=float(measured)
+        )
+    text = f"It is not measured here ({percent(measured)} of the rows have a value): ask whether it can be added."
     return tell(kind, text, known=float(measured))
-
-
-def differs(weighed: SiteTests, site: int, column: int, usual: Numbers) -> Diagnosis:
-    """What is said where nothing is held to be wrong. `usual`: [number] the sites' median."""
-    p, at = weighed.published, weighed.published.layout
-    seen = "its values are spread otherwise than at the other sites, or go otherwise with other columns"
-    if at.kinds[column] == "numeric":
-        i = int(np.searchsorted(at.column[at.numbers], column))
-        here = p.quantiles[site, i, 9]
-        if np.isfinite(here) and np.isfinite(usual[i]):
-            seen = f"its median is {short(here)} here and {short(usual[i])} over the sites"
-    what = "The outcome" if column == weighed.outcome else at.columns[column]
-    return tell("differs", f"{what} differs: {seen}; sites differ as much in other columns, so it may be real.")
 
 
 def _explain_outcome(cell: Cell) -> Diagnosis:
@@ -57,9 +46,8 @@ def _explain_outcome(cell: Cell) -> Diagnosis:
         lam, error = float(voices.mean()), 0.0  # whatever the largest site says
     if lam < FLIPPED and error < 0.5:
         text = (
-            f"What predicts the outcome at the other sites predicts its opposite here ({lam:.2f}"
-            f" of their strength): ask"
-            " whether it is coded the other way round."
+            f"What predicts the outcome at the other sites predicts its opposite here ({correlation(lam)} of their "
+            "strength): ask whether it is coded the other way round."
         )
         return tell("label flip", text, strength=lam)
     meant = read_outcome(p, cell.site, cell.others)
@@ -72,24 +60,17 @@ def _explain_outcome(cell: Cell) -> Diagnosis:
     if lam < FADED and (loud or lam + SURE * error < 1):
         share = float(np.clip((1 - lam) / 2, 0.0, 0.5))
         text = (
-            f"The other sites' rows predict the outcomes here with {max(lam, 0):.2f} of"
-            f" their usual strength, as if about"
-            f" {share:.0%} of them were wrong: ask how the outcome was established."
+            f"The other sites' rows predict the outcomes here with {max(lam, 0):.2f} of their usual strength, as if "
+            f"about {percent(share)} of them were wrong: ask how the outcome was established."
         )
         return tell("label noise", text, share=share)
-    text = "The outcomes here are spread otherwise than at the other sites."
-    if p.layout.table.target.kind == "classes":
-        which = p.layout.outcome
-        here = p.shares[cell.site, which]
-        weight = np.nan_to_num(p.known[cell.others, -1])[:, None]
-        there = (weight * np.nan_to_num(p.shares[cell.others][:, which])).sum(0) / max(1.0, float(weight.sum()))
-        j = int(np.nan_to_num(np.abs(here - there)).argmax())
-        level = p.layout.levels[-1][int(p.layout.level[which[j]])]
-        text = (
-            f"{here[j]:.0%} of the outcomes here are {level}, {there[j]:.0%} at the other sites: ask"
-            f" who is in the table."
-        )
-    return tell("other", text)
+    return _unexplained(cell, "ask who is in the table")
+
+
+def _unexplained(cell: Cell, ask: str) -> Diagnosis:
+    """No usual cause: what differs the most, with its numbers."""
+    shown = statistic(cell.weighed, cell.site, cell.column, clearest(cell.weighed, cell.site, cell.own))
+    return tell("other", f"{shown.text}: {ask}.", **numbers_of(shown))
 
 
 def _explain_levels(cell: Cell) -> Diagnosis:
@@ -113,15 +94,14 @@ def _explain_levels(cell: Cell) -> Diagnosis:
         reverse = abs(a - (1 - b)) < 0.5 * abs(a - b)
         if (lam < FLIPPED and error < 0.5) or (reverse and (lam < 0.3 or error > 0.5)):
             text = (
-                f"{a:.0%} have {levels[1]} here and {b:.0%} at the other sites, and it goes the"
-                f" other way round with other"
-                f" columns: ask whether {levels[0]} and {levels[1]} are swapped."
+                f"{percent(a)} have {levels[1]} here, {percent(b)} at the other sites, and its correlations with other "
+                f"columns are reversed: ask whether {levels[0]} and {levels[1]} are swapped."
             )
-            return tell("sign", text, levels={levels[0]: levels[1], levels[1]: levels[0]})
+            shares = compared(f"share with {levels[1]}", "share", a, b)
+            return tell("sign", text, levels={levels[0]: levels[1], levels[1]: levels[0]}, **shares)
         if abs(lam) < 0.5 and error < 0.25 and abs(a - b) < 0.1:
             return tell_shuffled(lam)
-        text = f"{a:.0%} have {levels[1]} here and {b:.0%} at the other sites: ask what is counted as {levels[1]}."
-        return tell("other", text, share=a, elsewhere=b)
+        return _unexplained(cell, f"ask what is counted as {levels[1]}")
     mapping = recode(p, cell.site, cell.column, cell.others)
     if mapping:
         words = ", ".join(f"{levels[k]} for {levels[v]}" for k, v in mapping.items())
@@ -131,10 +111,4 @@ def _explain_levels(cell: Cell) -> Diagnosis:
         return tell("recoded", text, levels={levels[k]: levels[v] for k, v in mapping.items()})
     if lam < 0.5 and error < 0.25:
         return tell_shuffled(lam)
-    j = int(np.nan_to_num(np.abs(here - there)).argmax())
-    text = (
-        f"{here[j]:.0%} have {levels[j]} here and {there[j]:.0%} at the other sites: ask whether"
-        f" its categories mean the"
-        " same."
-    )
-    return tell("other", text, level=levels[j], share=float(here[j]), elsewhere=float(there[j]))
+    return _unexplained(cell, "ask whether its categories mean the same")

@@ -9,6 +9,7 @@ import numpy as np
 from vitrail.quality.screening.schema import Numbers
 from vitrail.quality.screening.site_summaries import FAMILIES, OUTCOME, PREDICTED, RELATED_TO
 from vitrail.quality.screening.statistics import SiteTests
+from vitrail.quality.screening.text import correlation
 from vitrail.stats.tests import median_known
 
 
@@ -78,17 +79,12 @@ class Cell:
 
 
 def tell(kind: str, text: str, **numbers: Any) -> Diagnosis:
-    return Diagnosis(kind, kind not in ("differs", "only here", "not here"), text, numbers)
-
-
-def short(x: float) -> str:
-    return f"{x:.4g}"
+    return Diagnosis(kind, kind not in ("differs", "only here", "not here"), text[:1].upper() + text[1:], numbers)
 
 
 def tell_shuffled(lam: float) -> Diagnosis:
     text = (
-        f"It goes with other columns with {lam:.2f} of the strength that it has at the other"
-        f" sites, though its values look"
-        " alike: ask whether the rows of this column were put in another order, or linked to other persons."
+        f"Its correlations with other columns have {correlation(lam)} of their strength at the other sites, though its "
+        "values look alike: ask whether the rows of this column were put in another order, or linked to other persons."
     )
     return tell("shuffled", text, strength=lam)

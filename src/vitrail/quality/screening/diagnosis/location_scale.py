@@ -19,11 +19,6 @@ def median_of_others(x: Numbers, there: Flags) -> Numbers:
     return np.stack([median_known(np.delete(x, i, 0)) for i in range(len(x))])
 
 
-def middle_of_sites(p: SiteSummaries) -> Numbers:
-    """[number]: the median of the sites' medians."""
-    return median_known(p.quantiles[:, :, 9])
-
-
 def locations(p: SiteSummaries, fair: Flags, which: Places) -> tuple[Numbers, Numbers]:
     """[site, number]: the median, in widths from the others' median; and its variance by chance."""
     observed = p.known[:, p.layout.column[p.layout.numbers[which]]]

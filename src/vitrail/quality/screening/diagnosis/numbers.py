@@ -7,9 +7,11 @@ import numpy as np
 from vitrail.data.missing_codes import CODES
 from vitrail.data.schema import Feature
 from vitrail.data.units import SLIPS, Conversion, choose_conversions
-from vitrail.quality.screening.diagnosis.cell import Cell, Diagnosis, short, tell, tell_shuffled
+from vitrail.quality.screening.diagnosis.cell import Cell, Diagnosis, tell, tell_shuffled
+from vitrail.quality.screening.diagnosis.differences import clearest, compared, numbers_of, statistic
 from vitrail.quality.screening.schema import QUANTILES, Numbers
 from vitrail.quality.screening.site_summaries import BELOW, BEYOND, KEPT, LOCATION, OUTCOME, RELATED_TO, SIZE, VALUE
+from vitrail.quality.screening.text import correlation, percent, short
 from vitrail.stats.tests import median_known
 
 FLIPPED = -0.25  # of how a column follows the others: 1 as theirs, 0 not at all
@@ -48,9 +50,8 @@ def explain_number(cell: Cell) -> Diagnosis:
         return tell("swapped", text, other=other)
     if lam < FLIPPED and error < 0.45 and related > 2.5:
         text = (
-            f"It goes the other way round with other columns ({lam:.2f} of the strength"
-            f" elsewhere): ask whether low and high"
-            " are swapped, or the sign is lost."
+            f"Its correlations with other columns are reversed ({correlation(lam)} of their strength at the other "
+            "sites): ask whether low and high are swapped, or the sign is lost."
         )
         return tell("sign", text, strength=lam)
     first = (_spiked, moved) if _is_rest_as_usual(cell) else (moved, _spiked)
@@ -64,14 +65,8 @@ def explain_number(cell: Cell) -> Diagnosis:
             return seen
     if lam < 0.5 and error < 0.3 and related > 2.5:
         return tell_shuffled(lam)
-    if np.isfinite(cell.q[9]) and np.isfinite(cell.usual[9]):
-        text = (
-            f"Its median is {short(cell.q[9])} here and {short(cell.usual[9])} at the other"
-            f" sites: ask how and on whom it is"
-            " measured."
-        )
-        return tell("other", text, median=float(cell.q[9]), elsewhere=float(cell.usual[9]))
-    return tell("other", "Its values are spread otherwise than at the other sites: ask how it is measured.")
+    shown = statistic(cell.weighed, cell.site, cell.column, clearest(cell.weighed, cell.site, cell.own))
+    return tell("other", f"{shown.text}: ask how and on whom it is measured.", **numbers_of(shown))
 
 
 def moved(cell: Cell | PooledNumber, lam: float, error: float) -> Diagnosis | None:
@@ -96,6 +91,7 @@ def moved(cell: Cell | PooledNumber, lam: float, error: float) -> Diagnosis | No
     use = cell.both & large
     factor = float(np.median((q / np.where(large, usual, 1.0))[use])) if use.any() else 1.0
     scaled = cell.off(q / factor) if factor > 0 else float("inf")
+    medians = compared("median", "value", q[9], usual[9])
     spread = float((q[cell.both].max() - q[cell.both].min()) / max(1e-12, np.ptp(usual[cell.both])))
     if best and (best[0] < 1.3 * moved or not 0.7 < spread < 1.4):
         c = best[1]
@@ -105,22 +101,20 @@ def moved(cell: Cell | PooledNumber, lam: float, error: float) -> Diagnosis | No
             else f"as if the point had slipped ({c.formula()})"
         )
         text = f"Its median is {short(q[9])} here and {short(usual[9])} at the other sites, {unit}: ask for the unit."
-        return tell("unit", text, factor=c.factor, offset=c.offset, unit=c.other, conversion=c.formula())
+        return tell("unit", text, factor=c.factor, offset=c.offset, unit=c.other, conversion=c.formula(), **medians)
     wide = factor > 1.5 or 0 < factor < 0.67
     if wide and scaled < min(CLOSE, 0.4 * before) and scaled < 0.9 * moved:
-        text = (
-            f"Its values are about {short(factor)} times as large as at the other sites, as if"
-            f" in another unit: ask for the"
-            " unit."
-        )
-        return tell("unit", text, factor=1 / factor, offset=0.0, unit="", conversion="")
+        larger = f"Its values are about {short(factor)} times as large as at the other sites"
+        smaller = f"The values at the other sites are about {short(1 / factor)} times as large"
+        text = f"{larger if factor > 1 else smaller}, as if in another unit: ask for the unit."
+        return tell("unit", text, factor=1 / factor, offset=0.0, unit="", conversion="", **medians)
     if moved < min(CLOSE, 0.4 * before) and (lam > 0.2 or error > 0.4):
         text = (
             f"Its values are about {short(abs(offset))} {'higher' if offset > 0 else 'lower'}"
             f" than at the other sites, all of"
             " them alike: ask for the zero point."
         )
-        return tell("offset", text, offset=-offset)
+        return tell("offset", text, offset=-offset, **medians)
     return None
 
 
@@ -131,7 +125,9 @@ def _spiked(cell: Cell, lam: float, error: float) -> Diagnosis | None:
     if cell.gap < (SPIKE / 2 if apart else SPIKE) or (cell.loud[VALUE] <= 2.5 and not apart) or _coarse_step(cell):
         return None
     value, usual = cell.value, cell.usual
-    shares = f"{cell.share:.0%} of the rows have {short(value)}, {cell.share_elsewhere:.0%} at the other sites"
+    # fewer rows than three are published as two
+    shares = f"{percent(cell.share)} of the rows have {short(value)}, at most {percent(cell.share_elsewhere)} elsewhere"
+    rows = compared(f"share with {short(value)}", "share", cell.share, cell.share_elsewhere)
     end = [j for j, held in enumerate((cell.least, cell.greatest)) if held[0] == value]
     inside = np.isfinite(usual[[4, 14]]).all() and np.isfinite(usual).any()
     if end and inside:
@@ -144,9 +140,9 @@ def _spiked(cell: Cell, lam: float, error: float) -> Diagnosis | None:
         if within and near < 1.0 * cell.wide:
             side = "above" if j else "below"
             text = f"{shares}, and none lies {side} it: ask whether values are cut off at that bound."
-            return tell("clipped", text, value=value, share=cell.share)
+            return tell("clipped", text, value=value, share=cell.share, **rows)
     text = f"{shares}: ask whether it stands for values that were not measured."
-    return tell("code", text, code=value, share=cell.share)
+    return tell("code", text, code=value, share=cell.share, **rows)
 
 
 def _is_rest_as_usual(cell: Cell) -> bool:
@@ -200,7 +196,7 @@ def _moved_in_part(cell: Cell) -> Diagnosis | None:
         return None
     factor = float(np.median(q[far])) / float(np.median(usual) or 1.0)
     text = (
-        f"About {far.mean():.0%} of the rows lie far beyond the other sites' values (about"
+        f"About {percent(far.mean())} of the rows lie far beyond the other sites' values (about"
         f" {short(factor)} times their median):"
         " ask whether some rows are in another unit."
     )
