@@ -6,12 +6,21 @@ PY := .venv/bin/python
 	.venv/bin/pip install -q -c constraints.txt -e '.[test,dev]'
 	touch $@
 
-.PHONY: demo test lint types bench docs mutants sbom hashes wheelhouse release
+.PHONY: demo test quick durations lint types bench docs mutants sbom hashes wheelhouse release
 demo: .venv/ready
 	.venv/bin/vitrail demo
 
 test: .venv/ready
 	$(PY) -m pytest -n 2 --dist loadfile
+
+# For everyday work: all but the tests that start FLARE or a browser or take long, in under three minutes on two cores
+quick: .venv/ready
+	$(PY) -m pytest -n 2 --dist loadfile -m "not slow"
+
+# Which tests take long, measured anew: tests/durations.json
+durations: .venv/ready
+	rm -f tests/durations.json
+	$(PY) -m pytest --write-durations
 
 # Small wrongs put into a copy of the source, which the tests must notice; SAMPLE=10 tries ten of them
 SAMPLE := 0

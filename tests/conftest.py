@@ -11,6 +11,8 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the tests' tensors are small: threads wait for each other, and no more
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the package tests, whoever else has one
 
+from tests.support.durations import Recorder, read_durations, slow_tests
+
 LONGEST = (  # files that take a minute or more: begun last, one of them would keep one process at work alone
     "test_flare.py",
     "test_docs.py",
@@ -40,12 +42,24 @@ def _nothing_waits_for_ever() -> Iterator[None]:
     signal.signal(signal.SIGALRM, before)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    words = "Measure what each test takes, and write tests/durations.json: which tests are slow."
+    parser.addoption("--write-durations", action="store_true", help=words)
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--write-durations"):
+        if getattr(config.option, "numprocesses", None) or config.option.markexpr:
+            raise pytest.UsageError("--write-durations measures whole functions, in one process: leave out -n and -m")
+        config.pluginmanager.register(Recorder())
     if hasattr(config.option, "loadscopereorder"):  # pytest-xdist would begin with the files that hold most tests
         config.option.loadscopereorder = False
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in slow_tests(items, read_durations()):
+        item.add_marker(pytest.mark.slow)
     rank = {name: at for at, name in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
 
