@@ -14,6 +14,8 @@ from vitrail.deploy.coordinator.requests import SiteRequests
 from vitrail.deploy.protocol.agreement import FORMAT
 from vitrail.deploy.protocol.message import Message
 from vitrail.deploy.scale.coordinator import masked_moments
+from vitrail.deploy.scale.shared import has_masked_scale
+from vitrail.deploy.secure_sum.coordinator import SumCoordinator
 from vitrail.runs.evaluation import class_shares, target_words
 from vitrail.storage.journal import DecisionRecord
 
@@ -45,9 +47,11 @@ class RunMembers:
                 parts = [answers[n].tensors for n in names if n in answers]
                 return [Moments(*(part[k].numpy() for k in ("rows", "total"))) for part in parts]
 
-            masked = self.call.agreed.study.protect.sum == "masked"
-            say = masked_moments(self.call, names, self.record.path.parent) if masked else open_moments
-            self.scale = dict(zip(("mean", "sd"), map(torch.from_numpy, finish_moments(say)), strict=True))
+            moments = open_moments
+            if has_masked_scale(self.call.agreed):
+                sums = SumCoordinator(self.call, self.record.path.parent, [*self.call.names, *gone])
+                moments = masked_moments(sums, names)
+            self.scale = dict(zip(("mean", "sd"), map(torch.from_numpy, finish_moments(moments)), strict=True))
         found = self._ask(names, None, first=True)
         late = sorted({*self.call.names, *gone} - found.keys())
         self.order = [*sorted(found, key=lambda n: (-found[n]["rows"][0], n)), *late]
