@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from vitrail.data.encoding import Moments, finish_moments
+from vitrail.data.encoding import Matrix, Moments, finish_moments
 from vitrail.deploy.coordinator.requests import SiteRequests
 from vitrail.deploy.protocol.agreement import FORMAT
 from vitrail.deploy.protocol.message import Message
@@ -20,6 +20,7 @@ from vitrail.runs.evaluation import class_shares, target_words
 from vitrail.storage.journal import DecisionRecord
 
 ENTERED = "entered.json"  # in a run folder: who takes part
+AskMoments = Callable[[Matrix | None], list[Moments]]  # for `finish_moments`
 
 
 class RunMembers:
@@ -38,43 +39,49 @@ class RunMembers:
         """All who are there agree, scales are found, rows are counted. `gone` keep a place, and do not take part."""
         names = self._agree(self.call.names, need)
         if self.call.agreed.shared_scale:
-
-            def open_moments(mean: Any) -> list[Moments]:
-                question = Message("standardise", {"step": 1}) if mean is None else _step_two(mean)
-                answers = self.call.patient(lambda n: question if n in names else None)
-                if missing := [n for n in names if n not in answers]:
-                    self.call.way.log("not in the scale", sites=missing, step=question.words["step"])
-                parts = [answers[n].tensors for n in names if n in answers]
-                return [Moments(*(part[k].numpy() for k in ("rows", "total"))) for part in parts]
-
-            moments = open_moments
-            if has_masked_scale(self.call.agreed):
-                sums = SumCoordinator(self.call, self.record.path.parent, [*self.call.names, *gone])
-                moments = masked_moments(sums, names)
+            moments = self._masked_moments(names, gone) if has_masked_scale(self.call.agreed) else self._moments(names)
             self.scale = dict(zip(("mean", "sd"), map(torch.from_numpy, finish_moments(moments)), strict=True))
-        found = self._ask(names, None, first=True)
-        late = sorted({*self.call.names, *gone} - found.keys())
-        self.order = [*sorted(found, key=lambda n: (-found[n]["rows"][0], n)), *late]
-        self.first = list(found)
-        self._keep(found)
+        entries = self._ask(names, None, first=True)
+        late = sorted({*self.call.names, *gone} - entries.keys())
+        self.order = [*sorted(entries, key=lambda n: (-entries[n]["rows"][0], n)), *late]
+        self.first = list(entries)
+        self._keep(entries)
+
+    def _masked_moments(self, names: Sequence[str], gone: Sequence[str]) -> AskMoments:
+        sums = SumCoordinator(self.call, self.record.path.parent, [*self.call.names, *gone])
+        return masked_moments(sums, names)
+
+    def _moments(self, names: Sequence[str]) -> AskMoments:
+        """What each site says of its columns; asked twice, the second time with the mean."""
+
+        def moments(mean: Matrix | None) -> list[Moments]:
+            step, tensors = (1, {}) if mean is None else (2, {"mean": torch.from_numpy(mean)})
+            question = Message("standardise", {"step": step}, tensors)
+            answers = self.call.patient(lambda n: question if n in names else None)
+            if missing := [n for n in names if n not in answers]:
+                self.call.way.log("not in the scale", sites=missing, step=step)
+            parts = [answers[n].tensors for n in names if n in answers]
+            return [Moments(*(part[k].numpy() for k in ("rows", "total"))) for part in parts]
+
+        return moments
 
     def admit(self) -> None:
         """Who came late."""
         there = self.call.way.present()
         late = [n for n in self.call.active() if n not in self.sites and n in there]
-        if late and (found := self._ask(self._agree(late, 0), 0, first=False)):
-            self._keep(found)
-            for name in found:
+        if late and (entries := self._ask(self._agree(late, 0), 0, first=False)):
+            self._keep(entries)
+            for name in entries:
                 self.call.way.log("came late", site=name)
 
     def _agree(self, names: Sequence[str], need: int) -> list[str]:
         hello = Message("hello", {"format": FORMAT, "agreement": self.call.agreed.hash})
-        heard = self.call.all(lambda n: hello if n in names else None, need)
-        return [n for n in names if n in heard]
+        answers = self.call.all(lambda n: hello if n in names else None, need)
+        return [n for n in names if n in answers]
 
     def _ask(self, names: Sequence[str], need: int | None, first: bool) -> dict[str, dict[str, Any]]:
         """Without `need`: all who answer within a few deadlines, and at least the study's quorum."""
-        study, found = self.call.agreed.study, {}
+        study, entries = self.call.agreed.study, {}
         question = Message("prepare", {}, self.scale)
         ask = self.call.patient if need is None else partial(self.call.all, quorum=need)
         answers = ask(lambda n: question if n in names else None)
@@ -82,17 +89,13 @@ class RunMembers:
             tensors, words = answers[name].tensors, answers[name].words
             share = tensors["target"].numpy()
             numbers = {k: tensors[k].tolist() for k in ("rows", "chance")} | class_shares(study, {"shares": share})
-            found[name] = {**numbers, "target": target_words(study, share), "first": first, **words}
-        return found
+            entries[name] = {**numbers, "target": target_words(study, share), "first": first, **words}
+        return entries
 
-    def _keep(self, found: dict[str, dict[str, Any]]) -> None:
-        self.sites |= found
+    def _keep(self, entries: dict[str, dict[str, Any]]) -> None:
+        self.sites |= entries
         scale = {k: v.tolist() for k, v in self.scale.items()}
         self.record.replace({"order": self.order, "scale": scale, "sites": self.sites})
 
     def names(self) -> list[str]:
         return [n for n in self.call.names if n in self.sites]
-
-
-def _step_two(mean: Any) -> Message:
-    return Message("standardise", {"step": 2}, {"mean": torch.from_numpy(mean)})

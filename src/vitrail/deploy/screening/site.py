@@ -8,10 +8,8 @@ same columns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -82,11 +80,12 @@ class ScreeningAnswers:
             question |= {k: np.full_like(question[k], np.nan) for k in own.keys() & question.keys()}
         return self.site.ties(question)
 
-    def _after_counts(self, leg: str, name: str) -> Mapping[str, Any]:
+    def _after_counts(self, leg: str, name: str) -> Said:
         path = self.place / name
         if not path.exists():
             raise _refusal(leg, "it comes after the counts.")
-        return load(path.read_bytes())
+        arrays: Said = load(path.read_bytes())
+        return arrays
 
 
 def _refusal(leg: str, what: str) -> MessageRefused:

@@ -362,13 +362,14 @@ def _added(reports: Sequence[Message], terms: SumSpec) -> Flat:
     """The sum of masked reports, number after number, mod 2^64."""
     parts = [[m.tensors[k].numpy().view(np.uint64).ravel() for k in terms.summed] for m in reports]
     flat = [np.concatenate(part) for part in parts]
-    return np.add.reduce(np.stack(flat), axis=0, dtype=np.uint64)
+    total: Flat = np.add.reduce(np.stack(flat), axis=0, dtype=np.uint64)
+    return total
 
 
 def _save(path: Path, reported: Mapping[str, Flat]) -> None:
     """By group."""
-    file = io.BytesIO()
-    np.savez(file, **{f"of {g}": v for g, v in reported.items()})
+    file, arrays = io.BytesIO(), dict[str, Any]({f"of {g}": v for g, v in reported.items()})
+    np.savez(file, **arrays)
     write_atomically(path, file.getvalue())
 
 

@@ -200,9 +200,10 @@ class SumParticipant:
         }
         public, mark = private.public_key().public_bytes_raw(), hashlib.sha256(self_mask).digest()
         signature = self.sign(signed_text(self.terms, self.site, names, public, mark))
-        out = {"names": sorted(names), "private": private.private_bytes_raw().hex(), "self": self_mask.hex()}
-        out |= {"key": public.hex(), "mark": mark.hex(), "signature": signature.hex(), "sealed": sealed}
-        return out | {"share": self_shares[1 + group.index(self.site)].hex()}
+        own_share = self_shares[1 + group.index(self.site)].hex()
+        out: dict[str, Any] = {"names": sorted(names), "sealed": sealed, "share": own_share}
+        out |= {"private": private.private_bytes_raw().hex(), "self": self_mask.hex()}
+        return out | {"key": public.hex(), "mark": mark.hex(), "signature": signature.hex()}
 
     def _masked(
         self,
