@@ -22,6 +22,7 @@ from tests.support.deploy.masked_runs import FRAMES, NAMES, RUN, KilledError, Ma
 from tests.support.deploy.sum_attacks import SumAttacker
 from vitrail.core.errors import VitrailError
 from vitrail.data.datasets.catalogue import packaged
+from vitrail.deploy.coordinator.requests import Responses
 from vitrail.deploy.protocol.agreement import Agreement
 from vitrail.deploy.protocol.message import Message
 from vitrail.deploy.screening.site import ASKED, PLACE, SUMMED
@@ -185,6 +186,48 @@ def test_a_coordinator_that_is_killed_opens_the_same_once(purpose: str, tmp_path
         for name in NAMES:
             packed = {m.pack() for n, a, m in way.said if n == name and leg_of(a) == leg and purpose_of(a) == purpose}
             assert len(packed) == 1, (name, leg)
+
+
+def test_a_total_that_was_told_stays(tmp_path: Path) -> None:
+    """The coordinator is killed when some sites know what the total is; then too few are left to open it again."""
+    way, lost = Masked(tmp_path, screened()), list[str]()
+
+    def away(name: str, asked: Message) -> bool:
+        if leg_of(asked) == "ties" and not lost and name == "va":
+            lost.append(name)
+            raise KilledError
+        return bool(lost) and purpose_of(asked) == SCREENING
+
+    way.away = away
+    real = way.ask
+
+    def one_by_one(questions: dict[str, Message], deadline: float) -> Any:
+        answers = Responses({}, {})
+        for name, question in questions.items():
+            part = real({name: question}, deadline)
+            answers.answers.update(part.answers)
+            answers.trouble.update(part.trouble)
+        return answers
+
+    way.ask = one_by_one  # type: ignore[method-assign]
+    with pytest.raises(KilledError):
+        way.conduct(quorum=4)
+    run = way.conduct(quorum=4)
+    assert run.screening is not None
+    assert run.screening.sites["why not"].tolist() == [""] * 4
+    assert all(bool(ties(way, n).isfinite().all()) for n in NAMES)
+
+
+def test_a_site_forgets_no_sum_by_being_asked_for_later_ones(tmp_path: Path) -> None:
+    """Keys for so many rounds that the scale's folder is deleted; the same numbers are then in no second sum."""
+    way = Masked(tmp_path, agreement(rounds=12))
+    way.conduct(quorum=4)
+    attack = SumAttacker(way, SumName(SCALE), "standardise", {"step": 1})
+    assert not folder(attack, "va").exists()
+    with pytest.raises(VitrailError, match="further back than this process remembers"):
+        attack.keys(NAMES, ["va"])
+    with pytest.raises(VitrailError, match="further back than this process remembers"):
+        attack.report("va", {})
 
 
 # a coordinator that means harm
