@@ -127,6 +127,18 @@ def test_who_gives_no_key_is_left_out(agreed: Agreement, tmp_path: Path) -> None
     assert [details for event, details in way.events if event == "not in the scale"] == [{"sites": ["west"], "step": 1}]
 
 
+def test_two_sums_over_two_lists_would_tell_a_sites_own() -> None:
+    """Why it is one sum: the second one, of squared distances to a mean that the coordinator chooses far from all
+    values, would tell the others' sums, and with the first one what the site has that is called silent in between."""
+    parts = {name: pd.DataFrame({"some": table(i)["some"].dropna()}) for i, name in enumerate(NAMES)}
+    first = sum(moments(part, ["some"]).total[0] for part in parts.values())
+    far = np.array([1e4])
+    second = [moments(parts[name], ["some"], far) for name in NAMES[:3]]
+    rows, squares = (sum(getattr(sums, k)[0] for sums in second) for k in ("rows", "total"))
+    others = (rows * far[0] ** 2 - squares) / (2 * far[0])  # but for their squares, which are small against the mean
+    assert first - others == pytest.approx(parts["west"]["some"].sum(), abs=0.1)
+
+
 def test_no_second_question_is_answered(agreed: Agreement, tmp_path: Path) -> None:
     """Nor is a site asked about a mean of the coordinator's choice, which may be far off for one site alone."""
     way = way_of(agreed, tmp_path)
