@@ -15,7 +15,7 @@ from tests.support.deploy.masked_runs import RUN, KilledError, Masked
 from vitrail.core.errors import VitrailError
 from vitrail.data.encoding import finish_moments, moments, numeric
 from vitrail.deploy.consent.form import contract_text
-from vitrail.deploy.coordinator.requests import SiteRequests
+from vitrail.deploy.coordinator.requests import Responses, SiteRequests
 from vitrail.deploy.coordinator.run_members import RunMembers
 from vitrail.deploy.protocol.agreement import Agreement
 from vitrail.deploy.protocol.message import Message
@@ -61,9 +61,20 @@ def agreed() -> Agreement:
     return agreement()
 
 
+class Impatient(Masked):
+    """Who asks for ever is found out."""
+
+    asks = 0
+
+    def ask(self, questions: dict[str, Message], deadline: float) -> Responses:
+        self.asks += 1
+        assert self.asks < 300, "it asks for ever"
+        return super().ask(questions, deadline)
+
+
 def way_of(agreed: Agreement, place: Path) -> Masked:
     (place / "run").mkdir()
-    return Masked(place, agreed, FRAMES)
+    return Impatient(place, agreed, FRAMES)
 
 
 def scale_of(way: Masked, quorum: int = 3) -> tuple[Any, Any]:

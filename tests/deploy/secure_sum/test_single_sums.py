@@ -26,9 +26,9 @@ from vitrail.deploy.coordinator.requests import Responses
 from vitrail.deploy.protocol.agreement import Agreement
 from vitrail.deploy.protocol.message import Message
 from vitrail.deploy.screening.site import ASKED, PLACE, SUMMED
-from vitrail.deploy.secure_sum.shared import SCALE, SCREENING, SumName, transcript_of
+from vitrail.deploy.secure_sum.shared import SCALE, SCREENING, SumName, read_name, terms_of, transcript_of
 from vitrail.privacy.secure_sum import dropout_tolerant
-from vitrail.privacy.secure_sum.dropout_tolerant import OPENING, self_stream
+from vitrail.privacy.secure_sum.dropout_tolerant import OPENING, self_stream, signed_text
 from vitrail.privacy.secure_sum.limbs import from_limbs
 from vitrail.quality.screening.schema import ScreeningSchema
 from vitrail.runs.setup import resolve
@@ -158,6 +158,23 @@ def test_too_few_in_the_screening_leave_the_total_closed(leg: str, tmp_path: Pat
     assert not [details for event, details in way.events if event == "set aside"]
 
 
+@pytest.mark.parametrize("leg", ["keys", "total", "open"])
+def test_a_site_with_errors_in_the_total_trains_all_the_same(leg: str, tmp_path: Path) -> None:
+    way = Masked(tmp_path, screened())
+    real = way.sites["va"].answer
+
+    def broken(asked: Message) -> Message:
+        fails = purpose_of(asked) == SCREENING and leg_of(asked) == leg
+        return Message("error", {"text": "broken"}) if fails else real(asked)
+
+    way.sites["va"].answer = broken  # type: ignore[method-assign]
+    run = way.conduct(quorum=3, deadline=60.0)
+    assert run.screening is not None
+    assert run.screening.sites.judged.all()
+    assert [n for n, asked, _ in way.said if asked.kind == "round" and n == "va"]
+    assert not [details for event, details in way.events if event == "total not opened"]
+
+
 @pytest.mark.parametrize("purpose", [SCALE, SCREENING])
 def test_a_coordinator_that_is_killed_opens_the_same_once(purpose: str, tmp_path: Path) -> None:
     """At every leg, and a site starts anew each time: no list changes, and no answer."""
@@ -186,6 +203,43 @@ def test_a_coordinator_that_is_killed_opens_the_same_once(purpose: str, tmp_path
         for name in NAMES:
             packed = {m.pack() for n, a, m in way.said if n == name and leg_of(a) == leg and purpose_of(a) == purpose}
             assert len(packed) == 1, (name, leg)
+
+
+@pytest.mark.parametrize(
+    ("leg", "word", "lie"),
+    [
+        ("keys", "key", "zz"),
+        ("keys", "key", "signed"),  # a key with which every partner has the same secret
+        ("keys", "signature", "00" * 64),
+        ("open", "shares", {"cleveland": "zz"}),
+        ("open", "next", {"key": "00" * 32, "mark": "00" * 32, "signature": "", "sealed": {}}),
+    ],
+)
+def test_a_site_that_lies_of_its_keys_stops_nobody(leg: str, word: str, lie: Any, tmp_path: Path) -> None:
+    """In the scale and in every round: it is left out, and no other site has to refuse anything."""
+    way, asks = Masked(tmp_path, agreement(rounds=2)), list[str]()
+    real = way.ask
+
+    def ask(questions: dict[str, Message], deadline: float) -> Responses:
+        answers = real(questions, deadline)
+        said = answers.answers.get("va")
+        if said is not None and leg_of(questions["va"]) == leg and said.words[word]:
+            words = {**said.words, word: lie}
+            if lie == "signed":
+                sums, asked = way.sites["va"]._sums, questions["va"].words
+                terms = terms_of(way.agreed, RUN, read_name(way.agreed, asked))
+                text = signed_text(terms, "va", asked["names"], bytes(32), bytes.fromhex(words["mark"]))
+                words |= {"key": "00" * 32, "signature": sums._signer().sign(text).hex()}
+            answers.answers["va"] = said._replace(words=words)
+        asks.append(leg)
+        assert len(asks) < 100, "it asks for ever"
+        return answers
+
+    way.ask = ask  # type: ignore[method-assign]
+    way.conduct(quorum=3)
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["finished"]
+    assert not [details for event, details in way.events if event in ("set aside", "sum not opened")]
+    assert {details["site"] for event, details in way.events if event == "trouble"} <= {"va"}
 
 
 def test_a_total_that_was_told_stays(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from vitrail.core.errors import StudyStopped, VitrailError
+from vitrail.core.errors import StudyStopped, SumRefused
 from vitrail.data.encoding import Matrix, Moments
 from vitrail.deploy.protocol.message import Message
 from vitrail.deploy.secure_sum.coordinator import SumCoordinator
@@ -25,9 +25,9 @@ def masked_moments(sums: SumCoordinator, names: Sequence[str]) -> Callable[[Matr
     """What the sites together say, for `finish_moments`."""
     try:
         opened = sums.collect_once(SumName(SCALE), names, "", Message("standardise", {"step": 1}))
-    except VitrailError as error:
-        what = f"the common scale cannot be opened: {error.in_one_line()}."
-        raise error if isinstance(error, StudyStopped) else StudyStopped("common scale", what, HINT) from None
+    except SumRefused as error:
+        what = f"it cannot be opened: {'; '.join(problem.what.rstrip('.') for problem in error.problems)}."
+        raise StudyStopped("common scale", what, HINT) from None
     if missing := [n for n in names if n not in opened.reporters]:
         sums.call.way.log("not in the scale", sites=missing, step=1)
     rows, total, squares = opened.total["rows"], *(from_limbs(opened.total[k]) for k in ("total", "squares"))

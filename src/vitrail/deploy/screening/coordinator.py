@@ -96,7 +96,8 @@ class RemoteScreening:
                 opened = self.sums.collect_once(SumName(SCREENING), names, transcript, question)
                 self.coordinator.check_total(opened.total, opened.reporters)
             except VitrailError as error:
-                self.call.way.log("total not opened", why=error.in_one_line())
+                why = "; ".join(problem.what.rstrip(".") for problem in error.problems)
+                self.call.way.log("total not opened", why=why or error.title)
                 return Message("refused", {}).pack()
             finally:
                 for name in names:  # an error here is one of the screening: the site may train all the same

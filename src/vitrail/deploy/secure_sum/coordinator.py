@@ -10,11 +10,13 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 from zipfile import BadZipFile
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from vitrail.core.errors import JournalDamaged, StudyStopped, SumRefused, VitrailError
 from vitrail.deploy.coordinator.requests import PATIENCE, SiteRequests
@@ -25,14 +27,24 @@ from vitrail.deploy.secure_sum.shared import (
     ROUND,
     SCREENING,
     SumName,
+    add_up,
     check_signed,
     drawn_words,
     group_members,
     read_bytes,
     read_drawn,
+    sum_words,
     terms_of,
 )
-from vitrail.privacy.secure_sum.dropout_tolerant import SumKeys, SumOpening, groups, list_digest, signed_list_text
+from vitrail.privacy.key_agreement import agree
+from vitrail.privacy.secure_sum.dropout_tolerant import (
+    SumKeys,
+    SumOpening,
+    groups,
+    list_digest,
+    signed_list_text,
+    signed_text,
+)
 from vitrail.privacy.secure_sum.fixed_point import fewest_of
 from vitrail.privacy.secure_sum.spec import Flat, SumSpec, Values
 from vitrail.storage.atomic_files import write_atomically
@@ -108,7 +120,7 @@ class SumCoordinator:
             if not live:
                 return []
             words = {
-                n: {"sum": _sum_header(n, drawn, groups(terms[g].about, names))}
+                n: {"sum": sum_words(n, drawn, groups(terms[g].about, names))}
                 for g, (names, drawn) in sums.items()
                 for n in drawn
             }
@@ -118,7 +130,7 @@ class SumCoordinator:
             decided["said"] = reporters = self._reporters(name, {g: sums[g] for g in live}, signed)
             decided["lists"] = {n: answers[n].words["list"] for names in reporters.values() for n in names}
             self._count(reporters, members)
-            reported = {g: _added([answers[n] for n in names], terms[g]) for g, names in reporters.items()}
+            reported = {g: add_up([answers[n] for n in names], terms[g]) for g, names in reporters.items()}
             _save(self.path / REPORTED, reported)
             self.decisions.replace(decided)  # before any site tells its shares: it tells them for no other list
         else:
@@ -270,9 +282,26 @@ class SumCoordinator:
         answers = self._ask(name, questions.get, self._need(name, lists))
         for n in answers:
             self.ring_sent.setdefault(n, set()).update(words[n]["ring"])
-        drew = {n: read_drawn(m.words) for n, m in sorted(answers.items()) if m.kind == "mask"}
-        drawn = {g: {n: drew[n] for n in sorted(listed) if n in drew} for g, listed in lists.items()}
+        words = {n: m.words for n, m in sorted(answers.items()) if m.kind == "mask"}
+        drawn = {g: self._drawn(name, g, lists[g], len(members[g]), words) for g in lists}
         return {g: SumOffers(sorted(lists[g]), keys) for g, keys in drawn.items() if len(keys) >= self.fewest[g]}
+
+    def _drawn(
+        self, name: SumName, group: str, listed: Sequence[str], members: int, words: Mapping[str, Any]
+    ) -> dict[str, SumKeys]:
+        """What sites drew for this list. Keys that the others would refuse are left out: or one site that lies would
+        have them all stop."""
+        terms, out = terms_of(self.agreed, self.call.run, name, group, members), dict[str, SumKeys]()
+        for site in [n for n in sorted(listed) if n in words]:
+            try:
+                keys = read_drawn(words[site])
+                agree(X25519PrivateKey.generate(), keys.key, site)
+                signer = bytes.fromhex(self.ring[site]["signer"])
+                check_signed(site, signer, signed_text(terms, site, listed, keys.key, keys.mark), keys.signature)
+                out[site] = keys
+            except (ValueError, VitrailError):
+                self.call.way.log("trouble", site=site, what="its key for a sum is none, or was not signed by it")
+        return out
 
     def _meet(self, name: SumName, names: Sequence[str], few: int) -> None:
         """Everybody's key for shares, once a run."""
@@ -292,7 +321,7 @@ class SumCoordinator:
     ) -> dict[str, dict[str, bytes]]:
         """So many that the sums can be opened. Who is asked for them also draws keys for the next ones. One sum is
         waited for, but not that of a screening; of several, those that lack shares after a while stay closed."""
-        shares, early = dict[str, dict[str, bytes]](), dict[str, SumKeys]()
+        shares, early = dict[str, dict[str, bytes]](), dict[str, Any]()
         of = {n: opening for opening in openings.values() for n in opening.reporters}
         asked = {n: self._keys(following, of[n].reporters, n) if following else {} for n in of}
         brief = PATIENCE * self.call.deadline if name.purpose == SCREENING else math.inf
@@ -310,16 +339,20 @@ class SumCoordinator:
             need = min(len(of) - len(shares), 1 if shares else self._need(name, whole))
             answers = self.call.all(make, need, brief if len(openings) == 1 or not shares else self.call.deadline)
             for site, message in answers.items():
-                shares[site] = read_bytes(message.words["shares"]) if message.kind == "mask" else {}
-                if message.kind == "mask" and message.words["next"]:
-                    early[site] = read_drawn(message.words["next"])
+                shares[site] = {}
+                if message.kind == "mask":
+                    with suppress(SumRefused):  # shares that are none: its own word is worth nothing
+                        shares[site] = read_bytes(message.words["shares"])
+                    early |= {site: message.words["next"]} if message.words["next"] else {}
                 self.ring_sent.setdefault(site, set()).update(asked[site].get("ring", ()))
             if not answers:
                 break
         self.early = None
         if following:
-            drawn = {g: {n: early[n] for n in sorted(o.reporters) if n in early} for g, o in openings.items()}
-            self.early = following, {g: SumOffers(sorted(openings[g].reporters), keys) for g, keys in drawn.items()}
+            members = group_members(self.agreed, following, self.invited)
+            listed = {g: sorted(o.reporters) for g, o in openings.items()}
+            drawn = {g: self._drawn(following, g, names, len(members[g]), early) for g, names in listed.items()}
+            self.early = following, {g: SumOffers(names, drawn[g]) for g, names in listed.items()}
         return shares
 
     def _pass_over(self, name: SumName, why: str, sites: Sequence[str] = ()) -> None:
@@ -350,20 +383,6 @@ class SumCoordinator:
         self.decisions.replace(decided)
         self._pass_over(name, "what this coordinator kept of it cannot be read")
         return decided
-
-
-def _sum_header(site: str, drawn: Mapping[str, SumKeys], among: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """Who is in the sum, and the keys of this site's neighbours."""
-    near = {n: drawn_words(drawn[n], sealed=False) for n in among[site] if n != site and n in drawn}
-    return {"roster": sorted(drawn), "drawn": near}
-
-
-def _added(reports: Sequence[Message], terms: SumSpec) -> Flat:
-    """The sum of masked reports, number after number, mod 2^64."""
-    parts = [[m.tensors[k].numpy().view(np.uint64).ravel() for k in terms.summed] for m in reports]
-    flat = [np.concatenate(part) for part in parts]
-    total: Flat = np.add.reduce(np.stack(flat), axis=0, dtype=np.uint64)
-    return total
 
 
 def _save(path: Path, reported: Mapping[str, Flat]) -> None:

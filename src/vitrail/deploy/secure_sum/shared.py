@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.core.errors import SumRefused
-from vitrail.deploy.protocol.message import WHERE, no_such
+from vitrail.deploy.protocol.message import WHERE, Message, no_such
 from vitrail.deploy.protocol.score_plan import report_spec
 from vitrail.deploy.scale import shared as scale
 from vitrail.deploy.screening import shared as screening
@@ -34,7 +34,7 @@ from vitrail.engine.rounds import coordinator_keys
 from vitrail.privacy.secure_sum.dropout_tolerant import SumKeys
 from vitrail.privacy.secure_sum.fixed_point import LIMIT, ZERO, fewest_of
 from vitrail.privacy.secure_sum.groups import groups_of
-from vitrail.privacy.secure_sum.spec import SumSpec, Values
+from vitrail.privacy.secure_sum.spec import Flat, SumSpec, Values
 
 if TYPE_CHECKING:
     from vitrail.deploy.protocol.agreement import Agreement
@@ -184,6 +184,19 @@ def read_drawn(words: Any) -> SumKeys:
 def drawn_words(drawn: SumKeys, sealed: bool = True) -> dict[str, Any]:
     out: dict[str, Any] = {k: getattr(drawn, k).hex() for k in ("key", "mark", "signature")}
     return out | ({"sealed": {n: v.hex() for n, v in drawn.sealed.items()}} if sealed else {})
+
+
+def sum_words(site: str, drawn: Mapping[str, SumKeys], among: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """With the question for a report: who is in the sum, and the keys of this site's neighbours."""
+    near = {n: drawn_words(drawn[n], sealed=False) for n in among[site] if n != site and n in drawn}
+    return {"roster": sorted(drawn), "drawn": near}
+
+
+def add_up(reports: Sequence[Message], terms: SumSpec) -> Flat:
+    """The sum of masked reports, number after number, mod 2^64."""
+    parts = [[m.tensors[k].numpy().view(np.uint64).ravel() for k in terms.summed] for m in reports]
+    total: Flat = np.add.reduce(np.stack([np.concatenate(part) for part in parts]), axis=0, dtype=np.uint64)
+    return total
 
 
 def read_bytes(words: Mapping[str, Any]) -> dict[str, bytes]:
