@@ -40,7 +40,15 @@ from vitrail.deploy.identity.site_identity import SiteIdentity
 from vitrail.deploy.protocol.agreement import Agreement
 from vitrail.deploy.protocol.message import Message
 from vitrail.deploy.protocol.score_plan import report_spec
-from vitrail.deploy.secure_sum.shared import drawn_words, read_bytes, read_drawn, terms_of, to_tensors, told_digest
+from vitrail.deploy.secure_sum.shared import (
+    SumName,
+    drawn_words,
+    read_bytes,
+    read_drawn,
+    round_transcript,
+    terms_of,
+    to_tensors,
+)
 from vitrail.deploy.secure_sum.site import OWN, SumSite
 from vitrail.deploy.site import site as site_module
 from vitrail.deploy.site.private_randomness import SECRET
@@ -107,10 +115,11 @@ class Coordinator:
         """Of each victim what it reported, or in words why that could not be read."""
         place, down = self.word(r)
         at, where = {"run": self.run, "stage": 0, "round": r, "place": place}, (0, r, place)
-        told, names = told_digest(self.agreed, where, down), {v: sorted([v, *self.proofs]) for v in victims}
+        name, names = SumName.of_round(where), {v: sorted([v, *self.proofs]) for v in victims}
+        transcript, legs = round_transcript(self.agreed, where, down), {"run": self.run, **name._asdict()}
         near = {v: {n: ring[n] for n in names[v] if n != v} for v in victims}
         keys = self.ask(
-            {v: Message("mask", {**at, "leg": "keys", "names": names[v], "ring": near[v]}) for v in victims}
+            {v: Message("mask", {**legs, "leg": "keys", "names": names[v], "ring": near[v]}) for v in victims}
         )
         out = {v: said for v, said in keys.items() if isinstance(said, str)}
         fakes = {(f, v): self.own(f, v) for f in self.proofs for v in victims}
@@ -118,7 +127,7 @@ class Coordinator:
         for v in drawn:
             for f in self.proofs:
                 seen = {n: ring[n] for n in names[v] if n != f}
-                drawn[v][f] = read_drawn(fakes[f, v]._draw(where, names[v], seen))
+                drawn[v][f] = read_drawn(fakes[f, v]._draw(name, names[v], seen))
         asked = {}
         for v in drawn:
             words = {"roster": names[v], "drawn": {f: drawn_words(drawn[v][f], sealed=False) for f in self.proofs}}
@@ -132,16 +141,16 @@ class Coordinator:
             flat = np.concatenate([report.tensors[k].numpy().view(np.uint64).ravel() for k in shapes])
             lists = {}
             for f in self.proofs:  # the invented ones report zeros
-                party = fakes[f, v]._party(where)
+                party = fakes[f, v]._participant(name)
                 rest = {n: d for n, d in drawn[v].items() if n != f}
                 zeros = {k: np.zeros(s) for k, s in party.terms.shapes.items()}
-                got = party.report(lambda z=zeros: z, names[v], told, rest, lambda *given: None)  # type: ignore[misc]
+                got = party.report(lambda z=zeros: z, names[v], transcript, rest, lambda *given: None)  # type: ignore[misc]
                 flat = flat + np.concatenate([got[k].ravel() for k in shapes])
                 lists[f] = party.signed_list().hex()
             sealed = {f: drawn[v][f].sealed[v].hex() for f in self.proofs}
             opened[v] = flat
             asked[v] = Message(
-                "mask", {**at, "leg": "open", "said": names[v], "lists": lists, "sealed": sealed, "next": {}}
+                "mask", {**legs, "leg": "open", "said": names[v], "lists": lists, "sealed": sealed, "next": {}}
             )
         for v, shares in self.ask({v: asked[v] for v in opened}).items():
             if isinstance(shares, str):
@@ -150,10 +159,10 @@ class Coordinator:
             held = {v: read_bytes(shares.words["shares"])}
             for f in self.proofs:
                 sealed_ = {n: d.sealed[f] for n, d in drawn[v].items() if n != f}
-                party = fakes[f, v]._party(where)
+                party = fakes[f, v]._participant(name)
                 held[f] = party.open(names[v], sealed_, dict.fromkeys(names[v], b""), lambda *given: None)
-            terms = terms_of(before(self.agreed), self.run, where)
-            total = SumOpening(terms, names[v], drawn[v], names[v], told).open(opened[v], held)
+            terms = terms_of(before(self.agreed), self.run, name)
+            total = SumOpening(terms, names[v], drawn[v], names[v], transcript).open(opened[v], held)
             out[v] = to_tensors(total, self.agreed.contracts[0][place].up)
         return out
 

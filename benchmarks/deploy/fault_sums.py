@@ -11,7 +11,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-PLACE = re.compile(r'\\?"leg\\?": \\?"open\\?".*?\\?"stage\\?": (\d+), \\?"round\\?": (\d+), \\?"place\\?": (\d+)')
+PLACE = re.compile(
+    r'\\?"leg\\?": \\?"open\\?".*?\\?"purpose\\?": \\?"(\w+)\\?".*?\\?"stage\\?": (\d+), \\?"round\\?": (\d+), \\?"place\\?": (\d+)'
+)
 
 
 def log_of(world: Any, name: str) -> Path:
@@ -46,7 +48,7 @@ def between_legs(world: Any, luck: random.Random, kill: Any) -> str:
 
 def damage_site(world: Any, luck: random.Random, kill: Any) -> str:
     """Half of a file of its newest sum is lost while it is down."""
-    name, what = luck.choice(world.names), luck.choice(["drawn.json", "said.npz", "opened.json"])
+    name, what = luck.choice(world.names), luck.choice(["drawn.json", "report.said", "opening.said"])
     kill([world.sites[name].pid, *world.of_site(name)])
     found = sorted((world.place / f"{name}.home").glob(f"*/sums/0*/{what}"))
     cut(found[-1:])

@@ -20,6 +20,7 @@ from vitrail.deploy.coordinator.requests import SiteRequests
 from vitrail.deploy.coordinator.session import conduct
 from vitrail.deploy.protocol.agreement import Agreement
 from vitrail.deploy.screening.site import ScreeningAnswers
+from vitrail.deploy.secure_sum.site import SumSite
 from vitrail.deploy.site.privacy_ledger import sketch
 from vitrail.deploy.site.private_randomness import draws_of
 from vitrail.deploy.site.site import Site
@@ -134,9 +135,10 @@ def test_a_screening_between_machines_looks_at_one_row_of_each_patient(tmp_path:
     sites = visits(people=30, each=6)
     study = study_of(person="patient", screen={"ask": True}, training={"rounds": 1, "lr": 0.02, "total": "mean"})
     trial = Trial(tmp_path, sites, study)
-    seat = ScreeningAnswers("s0", clean(sites["s0"], study), trial.agreed, tmp_path / "alone", None).seat
-    assert seat.n == 30
-    assert max(share.numbers for share in seat.share) <= 15, "never more than one number for every two patients"
+    sums = SumSite("s0", trial.agreed, tmp_path / "alone", None)
+    screened = ScreeningAnswers(clean(sites["s0"], study), trial.agreed, tmp_path / "alone", sums).site
+    assert screened.n == 30
+    assert max(share.numbers for share in screened.share) <= 15, "never more than one number for every two patients"
     units = count_units(sites["s0"], study)
     form = contract_text(trial.agreed, "s0", list(sites), True, units)
     form = " ".join(form.split())

@@ -126,16 +126,16 @@ def standardise_lines(study: Study, times: int = 1) -> list[WireEntry]:
     """What global standardisation exchanges, each of so many times."""
     names, lines = len(numeric(study)), []
     if study.standardise == "global" and names:
-        for step in ("sum", "squared distance to the mean"):
-            if study.protect.sum == "masked":
-                about = ("count", (names,)), (step, (names, LIMBS)), (ZERO, (ZEROS,))
-                lines += [
-                    WireEntry("standardise", "from site", name, shape, "int64", 8 * math.prod(shape), times, "masked")
-                    for name, shape in about
-                ]
-                continue
-            lines.append(WireEntry("standardise", "from site", "count", (names,), "float64", 8 * names, times, "sum"))
-            lines.append(WireEntry("standardise", "from site", step, (names,), "float64", 8 * names, times, "sum"))
+        if study.protect.sum == "masked":
+            limbs = names, LIMBS
+            about = ("count", (names,)), ("sum", limbs), ("sum of squares", limbs), (ZERO, (ZEROS,))
+            lines += [
+                WireEntry("standardise", "from site", name, shape, "int64", 8 * math.prod(shape), times, "masked")
+                for name, shape in about
+            ]
+        else:
+            for step in ("count", "sum", "count", "squared distance to the mean"):
+                lines.append(WireEntry("standardise", "from site", step, (names,), "float64", 8 * names, times, "sum"))
         for step in ("mean", "standard deviation"):
             lines.append(WireEntry("standardise", "to site", step, (names,), "float64", 8 * names, times, "sum"))
     return lines

@@ -27,6 +27,7 @@ from vitrail.deploy.identity.coordinator_folder import approval_of, folder_of, i
 from vitrail.deploy.identity.documents import identity_of
 from vitrail.deploy.protocol.agreement import FORMAT, Agreement
 from vitrail.deploy.protocol.message import Message, unpack
+from vitrail.deploy.secure_sum.shared import SCALE, SCREENING, SumName, single_sums, terms_of
 from vitrail.deploy.site.process import agree
 from vitrail.deploy.vertical.agreement import agreed_hash
 from vitrail.study.model import Study
@@ -183,7 +184,7 @@ def test_the_form_names_all_keys_and_who_would_have_to_collude() -> None:
 def test_an_older_coordinator_is_told_so(tmp_path: Path) -> None:
     way = Masked(tmp_path, agreement(rounds=1))
     words = {"run": "0" * 16, "format": FORMAT - 1, "agreement": way.agreed.hash}
-    with pytest.raises(VitrailError, match=r"format 7, this site's 8.*same version"):
+    with pytest.raises(VitrailError, match=rf"format {FORMAT - 1}, this site's {FORMAT}.*same version"):
         way.sites["va"].answer(Message("hello", words))
 
 
@@ -216,7 +217,7 @@ def test_a_list_below_two_thirds_is_refused(tmp_path: Path) -> None:
         way.conduct(quorum=6)
     run, place = "0123456789abcdef", six.stages[0].stage.turns(0)[0]
     ring = {n: said.words for n, asked, said in way.said if asked.words.get("leg") == "ring"}
-    words = {"run": run, "leg": "keys", "stage": 0, "round": 0, "place": place}
+    words = {"run": run, "leg": "keys", **SumName.of_round((0, 0, place))._asdict()}
     for length in (3, 4):
         names = sorted(way.sites)[-length:]
         near = {n: ring[n] for n in names if n != "va"}
@@ -225,7 +226,9 @@ def test_a_list_below_two_thirds_is_refused(tmp_path: Path) -> None:
     names = sorted(set(way.sites) - {"cleveland"})
     near = {n: ring[n] for n in names if n != "va"}
     assert way.sites["va"].answer(Message("mask", {**words, "names": names, "ring": near})).words["key"], "the control"
-    assert six.summed(run).least == 5
+    summing = Agreement.of(study.with_changes(standardise="global", screen={"ask": True}), None, six.roster)
+    least = {purpose: terms_of(summing, run, SumName(purpose)).least for purpose in single_sums(summing)}
+    assert least == {SCALE: 5, SCREENING: 5}
 
 
 def stop() -> bool:
@@ -248,7 +251,7 @@ def test_another_list_for_another_site_in_one_round(tmp_path: Path) -> None:
 
     def open_(name: str, members: list[str], signed: dict[str, str]) -> Message:
         sealed = {n: kept["drawn"][n]["sealed"][name] for n in members if n != name}
-        words = {k: asked[name].words[k] for k in ("run", "stage", "round", "place")}
+        words = {"purpose": "round"} | {k: asked[name].words[k] for k in ("run", "stage", "round", "place")}
         told = {n: v for n, v in signed.items() if n in members and n != name}
         more = {"leg": "open", "said": members, "lists": told, "sealed": sealed, "next": {}}
         return way.sites[name].answer(Message("mask", words | more))
@@ -284,7 +287,7 @@ def test_a_site_that_does_not_sign_is_left_out(tmp_path: Path) -> None:
     way.ask = ask_.__get__(way)  # type: ignore[method-assign]
     way.conduct(quorum=3)
     assert any(event == "trouble" and "did not sign the list" in told["what"] for event, told in way.events)
-    opened = {n for n, asked, _ in way.said if asked.words.get("leg") == "open"}
+    opened = {n for n, asked, _ in way.said if asked.words.get("leg") == "open" and asked.words["purpose"] == "round"}
     assert opened == set(NAMES) - {"va"}
     assert not [told for event, told in way.events if event == "sum not opened"]
 

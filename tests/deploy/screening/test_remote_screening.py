@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,19 +19,21 @@ from safetensors import safe_open
 
 import vitrail as vt
 from tests.support.deploy.federation import Here, without_scores
-from tests.support.deploy.proofs import authority, enrolled, prove
+from tests.support.deploy.proofs import authority, prove
 from vitrail.data.datasets.catalogue import heart_disease, packaged
 from vitrail.data.readers.tables import clean
 from vitrail.deploy.consent.form import contract_text
 from vitrail.deploy.coordinator.requests import Responses, SiteRequests
 from vitrail.deploy.coordinator.session import conduct
 from vitrail.deploy.identity.documents import identity_of
-from vitrail.deploy.protocol.agreement import LEGS, Agreement
+from vitrail.deploy.protocol.agreement import Agreement
 from vitrail.deploy.protocol.message import Message, unpack
 from vitrail.deploy.screening.coordinator import AWAY, RemoteScreening
+from vitrail.deploy.screening.shared import LEGS
 from vitrail.deploy.screening.site import PLACE
+from vitrail.deploy.secure_sum.coordinator import SumCoordinator
 from vitrail.deploy.site.site import BEHIND, POOLED, Site
-from vitrail.privacy.secure_sum import pairwise
+from vitrail.privacy.secure_sum import dropout_tolerant
 from vitrail.quality.screening import Screening, ScreeningSite
 from vitrail.runs.folder import Folder
 from vitrail.runs.screening import REFUSED, screen_rows
@@ -86,7 +89,9 @@ class Four:
 
     def screen(self, call: SiteRequests | None = None) -> Screening:
         (self.root / "run").mkdir(exist_ok=True)
-        return RemoteScreening(call or self.call(), NAMES, self.root / "run").run()
+        call = call or self.call()
+        sums = SumCoordinator(call, self.root / "run", NAMES)
+        return RemoteScreening(call, NAMES, self.root / "run", sums).run()
 
     def call(self, deadline: float = 0.01) -> SiteRequests:
         return SiteRequests(self.way, self.agreed, NAMES, RUN, len(NAMES), deadline)
@@ -124,7 +129,7 @@ def test_the_same_as_on_one_machine(four: Four) -> None:
     far = four.screen()
     same(far, four.near())
     assert four.way.events == []
-    assert {leg for _, leg in four.way.said} == set(LEGS)
+    assert {leg for _, leg in four.way.said} == {*LEGS, "ring", "keys", "open"}
 
 
 def test_a_whole_run_keeps_it_and_each_site_is_told(four: Four) -> None:
@@ -195,7 +200,7 @@ def test_no_single_matrix_is_readable(four: Four, monkeypatch: pytest.MonkeyPatc
     for name in NAMES:
         own = products(name, four)
         assert not any(own[i : i + 2].tobytes() in everything for i in range(0, len(own) - 1, 7) if own[i] % 1)
-    monkeypatch.setattr(pairwise, "draw", lambda key, count: np.zeros(count, dtype=np.uint64))
+    monkeypatch.setattr(dropout_tolerant, "draw", lambda key, count: np.zeros(count, dtype=np.uint64))
     bare = Four(four.root / "bare")
     bare.screen()
     assert min(readable(n, bare) for n in NAMES) > 0.999
@@ -250,23 +255,6 @@ def test_who_falls_silent_is_left_out_and_told(leg: str, four: Four) -> None:
         assert [f[:4] for f in far.findings] == [f[:4] for f in four.near(("va",)).findings]
 
 
-def test_who_falls_silent_before_the_sum_leaves_it_unopened(four: Four) -> None:
-    """The others have added their parts to a sum with it, and add them to no other."""
-    four.way.away = lambda name, question: name == "va" and question.words.get("leg") == "total"
-    far = four.screen()
-    assert ("total not opened", {"why": "va did not add to it"}) in four.way.events
-    assert far.sites.judged.all()  # of all the rest
-    for name in NAMES:
-        told = unpack(four.way.said[name, "ties"][0]).tensors
-        assert bool(told["predicted"].isnan().all())
-    heard = [unpack(four.way.said[n, "total"][0]) for n in NAMES if n != "va"]
-    parts = {
-        n: {k: v.numpy().view(np.uint64) for k, v in m.tensors.items()} for n, m in zip(NAMES, heard, strict=False)
-    }
-    with pytest.raises(vt.VitrailError, match="do not cancel"):
-        pairwise.open_sum(parts, four.agreed.summed(RUN))
-
-
 def test_without_proof_of_who_they_are_no_sum_is_opened(tmp_path: Path) -> None:
     four = Four(tmp_path, proven=False)
     far = four.screen()
@@ -319,13 +307,10 @@ def test_another_question_is_refused_and_the_same_has_the_same_answer(four: Four
         for leg, changes in (("counts", {"cuts": cuts}), ("ties", {"related": np.where(related == 3, 4.0, 3.0)})):
             with pytest.raises(vt.VitrailError, match="asked before in this run"):
                 site.answer(asked(four, leg, **changes))
-        less = {k: v for k, v in four.way.asked["total"].words["offers"].items() if k != "hungarian"}
-        with pytest.raises(vt.VitrailError, match="asked before in this run"):
-            site.answer(Message("screen", {**four.way.asked["total"].words, "offers": less}))
-        (site.home / PLACE / "total.said").rename(site.home / "elsewhere")  # and the sum remembers by itself
-        with pytest.raises(vt.VitrailError, match="another list of sites"):
-            site.answer(Message("screen", {**four.way.asked["total"].words, "offers": less}))
-        (site.home / "elsewhere").rename(site.home / PLACE / "total.said")
+        total = four.way.asked["total"].words
+        less = {**total["sum"], "roster": [n for n in NAMES if n != "hungarian"]}
+        with pytest.raises(vt.VitrailError, match="a masked sum, report: it was asked before in this run"):
+            site.answer(Message("screen", {**total, "sum": less}))
 
 
 @pytest.mark.parametrize(
@@ -361,7 +346,7 @@ def test_questions_that_follow_from_nothing_are_refused(
 
 def test_legs_in_another_order_are_refused(done: Four, tmp_path: Path) -> None:
     fresh = Four(tmp_path).sites["va"]
-    for leg, what in (("ties", "comes after"), ("total", "offered no key")):
+    for leg, what in (("ties", "comes after"), ("total", "comes after")):
         with pytest.raises(vt.VitrailError, match=what):
             fresh.answer(done.way.asked[leg])
     for leg in ("everything", "answer", "", "seat"):
@@ -370,51 +355,34 @@ def test_legs_in_another_order_are_refused(done: Four, tmp_path: Path) -> None:
 
 
 def test_a_coordinator_in_the_middle_opens_nothing(four: Four) -> None:
-    """It puts a key of its own in place of a site's, with the certificate that it can write: whoever knew the site
-    adds nothing; and without knowing it a made-up signature does not help either."""
-    for name in NAMES:  # all know each other from a run before
-        for other in NAMES:
-            four.sites[name].proof.check(
-                other, enrolled(other)[1], b"x", prove(other, NAMES, four.root / other).sign(b"x")
-            )  # type: ignore[union-attr]
+    """It puts a key of its own in place of a site's, with a certificate that it can write: nobody believes it."""
     key, who = rsa.generate_private_key(public_exponent=65537, key_size=2048), identity_of("hungarian")
+    proof = four.sites["hungarian"].proof
+    assert proof is not None
     false = authority().sign(key.public_key(), who, "site", [who])
-    faked = pairwise.PairwiseSummand(
-        "hungarian", four.agreed.summed(RUN), four.root / "faked", prove("hungarian", NAMES, four.root).sign
-    )
-    four.sites["hungarian"].proof = None  # it is not even there for the others
-
-    def middle(name: str, question: Message, said: Message) -> Message:
-        if name == "hungarian" and question.words.get("leg") == "counts":
-            offer = faked.offer()
-            return said._replace(
-                words={"key": offer.key.hex(), "signature": offer.signature.hex(), "certificate": false}
-            )
-        return said
-
-    four.way.change = middle
+    four.sites["hungarian"].proof = replace(proof, key=key, certificate=false)
     four.screen()
     assert "total not opened" in [e for e, _ in four.way.events]
     assert not [1 for name, leg in four.way.said if leg == "total"]
     known = [t["what"] for e, t in four.way.events if e == "trouble" and t["site"] != "hungarian"]
-    assert any("hungarian" in what for what in known)
+    assert any("hungarian: this site accepted it with the key" in what for what in known)
 
 
-def test_offers_that_are_none(done: Four, tmp_path: Path) -> None:
+def test_sums_that_are_none(done: Four, tmp_path: Path) -> None:
     fresh = Four(tmp_path).sites["va"]
     fresh.answer(done.way.asked["sketch"])
     fresh.answer(done.way.asked["counts"])
-    blank = {"key": "x", "signature": "", "certificate": ""}
-    for offers in (
+    agreed_on = done.way.asked["total"].words["sum"]
+    for sum_ in (
         {},
-        {"va": {}},
-        {"va": {"key": 1}},
-        {"va": 3},
-        {"va": blank},
-        done.way.asked["total"].words["offers"],
+        {"roster": NAMES},
+        {"roster": "va", "drawn": {}},
+        {"roster": NAMES, "drawn": {"hungarian": {"key": 1}}},
+        {"roster": NAMES, "drawn": 3},
+        agreed_on,
     ):
-        with pytest.raises(vt.VitrailError, match="refused"):  # the last: this site drew another key than that one
-            fresh.answer(Message("screen", {"run": RUN, "leg": "total", "offers": offers}))
+        with pytest.raises(vt.VitrailError, match="refused"):  # the last: this site drew no key
+            fresh.answer(Message("screen", {"run": RUN, "leg": "total", "sum": sum_}))
 
 
 # a site that lies

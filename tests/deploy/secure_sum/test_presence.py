@@ -42,24 +42,24 @@ def test_the_list_changes_as_often_as_agreed(tmp_path: Path) -> None:
     most = most_changes(agreement(rounds=3))
     assert (most, most_changes(agreement(rounds=400))) == (12, 100)
     for r in range(most):
-        said = of(tmp_path).note(r, LESS if r % 2 == 0 else NAMES, f"{r:02d}" * 32)
+        said = of(tmp_path).note(f"Round {r + 1}", LESS if r % 2 == 0 else NAMES, f"{r:02d}" * 32)
         here = "3 of 4 sites; va is missing" if r % 2 == 0 else "all 4 sites again"
         assert said == f"Round {r + 1}: adds to the sum of {here} (change {r + 1} of at most {most} in a run)."
-    assert of(tmp_path).note(most, NAMES, "a" * 64) == "", "the list of before is no change"
+    assert of(tmp_path).note("Round 13", NAMES, "a" * 64) == "", "the list of before is no change"
     with pytest.raises(VitrailError, match="changed 12 times in this run"):
-        of(tmp_path).note(most + 1, LESS, "b" * 64)
-    assert of(tmp_path).note(most + 1, NAMES, "c" * 64) == "", "and what is there goes on"
+        of(tmp_path).note("Round 14", LESS, "b" * 64)
+    assert of(tmp_path).note("Round 14", NAMES, "c" * 64) == "", "and what is there goes on"
 
 
 def test_one_word_one_list(tmp_path: Path) -> None:
     here = of(tmp_path)
-    here.note(0, NAMES, "a" * 64)
+    here.note("Round 1", NAMES, "a" * 64)
     for other in range(REPEATS):
-        assert here.note(1 + other, LESS if other % 2 == 0 else NAMES, "a" * 64)
+        assert here.note(f"Round {2 + other}", LESS if other % 2 == 0 else NAMES, "a" * 64)
     with pytest.raises(VitrailError, match="same word was opened before with another list"):
-        here.note(9, [n for n in NAMES if n != "cleveland"], "a" * 64)
-    assert here.note(9, LESS, "b" * 64) or REPEATS % 2, "another word is another matter"
-    assert here.note(10, NAMES, "") != "", "where each is told something of its own there is no word to compare"
+        here.note("Round 10", [n for n in NAMES if n != "cleveland"], "a" * 64)
+    assert here.note("Round 10", LESS, "b" * 64) or REPEATS % 2, "another word is another matter"
+    assert here.note("Round 11", NAMES, "") != "", "where each is told something of its own there is no word to compare"
 
 
 def test_a_run_in_which_a_site_comes_and_goes_says_so(tmp_path: Path) -> None:

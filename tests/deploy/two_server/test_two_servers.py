@@ -31,7 +31,7 @@ from vitrail.deploy.site.process import agree
 from vitrail.deploy.two_server import shared as two_server
 from vitrail.deploy.two_server.process import second_text, serve_second
 from vitrail.deploy.two_server.server import SecondServer
-from vitrail.privacy.secure_sum.pairwise import draw
+from vitrail.privacy.secure_sum.spec import draw
 from vitrail.privacy.two_server.protocol import from_fixed_point, to_fixed_point
 from vitrail.runs.folder import Folder
 

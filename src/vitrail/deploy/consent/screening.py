@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vitrail.core.text import several
+from vitrail.deploy.consent.secure_sum import SINGLE_SUM
 from vitrail.deploy.protocol.agreement import Agreement
 from vitrail.engine.contract import WireEntry
 from vitrail.quality.screening import budget
@@ -21,9 +22,9 @@ HEADINGS = {  # when each leg is, as a heading and in a list
 
 def in_words(agreement: Agreement, stage: str, rows: int | None) -> list[str]:
     """What is said of a leg beside its tensors."""
-    first, second, *_ = HEADINGS
-    if stage == second:
-        return ["in words: a key for the sum that follows, signed by this site, and this site's certificate"]
+    first, _, total, _ = HEADINGS
+    if stage == total:
+        return [SINGLE_SUM]
     return how_many(agreement, rows) if stage == first else []
 
 
@@ -48,10 +49,10 @@ def who_sees(agreement: Agreement, lines: Sequence[WireEntry]) -> list[str]:
     if not any(line.seen == "masked" and line.stage in HEADINGS for line in lines):
         return []
     return [
-        "Of the products of columns nobody can read this site's own: they leave under masks that cancel in the sum "
-        f"over all sites that take part in it, {agreement.fewest} or more (more than two thirds of {agreement.sites}), "
-        "and in no other. The keys of the masks are drawn for this one sum and signed by the sites that are listed "
-        "above; nobody else is believed.",
+        "Of the products of columns nobody can read this site's own: they leave under masks, and only what "
+        f"{agreement.fewest} sites or more (more than two thirds of {agreement.sites}) add up to can be opened, once, "
+        "for one list of sites that all of them signed, who were all asked about the same columns. The keys of the "
+        "masks are drawn for this one sum and signed by the sites that are listed above; nobody else is believed.",
         "Every site is sent, at the end, what all sites published together, pooled.",
     ]
 

@@ -14,11 +14,18 @@ from vitrail.engine.contract import MASKED
 from vitrail.privacy.secure_sum.fixed_point import LIMIT
 from vitrail.privacy.two_server.protocol import TESTS
 
+SINGLE_SUM = (
+    "in words: a key drawn for this sum and signed by this site, sealed shares of what hides its numbers, the shares "
+    "that it holds of others' (of who added numbers, of what hides these; of who fell silent, of its key), and a "
+    "signature under the list of who is in the sum; and once in a run this site's keys for sealed shares and for "
+    "signatures, signed, and its certificate"
+)
+
 
 def masked_report_texts(agreement: Agreement, stage: str) -> list[str]:
     """What leaves with masked reports, in words."""
     if stage == "standardise" and agreement.study.protect.sum == "masked":
-        return ["in words, for each of two sums: a key drawn for it, signed by this site, and its certificate"]
+        return [SINGLE_SUM]
     contracts = [c for one in agreement.contracts for c in one]
     if not any(c.stage == stage and c.crosses is not None for c in contracts):
         return []

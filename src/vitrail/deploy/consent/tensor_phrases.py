@@ -23,6 +23,7 @@ OUT = {  # and what crosses there
     "mean of target": "the mean of the target over your rows",
     "count": "how many of your training rows have a value, for each numeric column",
     "sum": "the sum of these values, for each numeric column",
+    "sum of squares": "the sum of the squares of these values, for each numeric column",
     "squared distance to the mean": "how far they are from the mean of all sites: a sum of squares for each column",
     "scores": "how good your model is on your own held-out rows",
     f"scores, {SHARED}": "the same for the model of all sites",

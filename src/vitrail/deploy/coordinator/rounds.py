@@ -21,10 +21,10 @@ from vitrail.deploy.coordinator.run_members import RunMembers
 from vitrail.deploy.protocol.agreement import FOOTPRINT, LAST, Agreement
 from vitrail.deploy.protocol.message import Message
 from vitrail.deploy.protocol.model_digests import SignedDigestLists
-from vitrail.deploy.protocol.score_plan import END, mean_scores, planned, score_lines
+from vitrail.deploy.protocol.score_plan import END, SUMMED, mean_scores, planned, score_lines
 from vitrail.deploy.screening.coordinator import RemoteScreening
 from vitrail.deploy.secure_sum.coordinator import SumCoordinator
-from vitrail.deploy.secure_sum.shared import Where, told_digest
+from vitrail.deploy.secure_sum.shared import SumName, Where, round_transcript, to_tensors
 from vitrail.deploy.two_server.coordinator import TwoServerCoordinator
 from vitrail.deploy.two_server.shared import READ
 from vitrail.engine.aggregation import Collected, merge
@@ -147,28 +147,31 @@ class RemoteRounds(Rounds):
         s, r, place = where
         ex, flat = self.stages[s].exchanges[place], {k: v[0] for k, v in flatten(down)}
 
-        def tell(names: Sequence[str], words: Mapping[str, Any], quorum: int) -> dict[str, Message]:
+        def question(names: Sequence[str], words: Mapping[str, Any], quorum: int) -> dict[str, Message]:
             return self._tell("round", s, r, place, down, names, quorum, coord, words)
 
-        opened = self.sums.collect(where, ready, told_digest(self.agreed, where, flat), tell, self._following(where))
+        given = SumName.of_round(where), ready, round_transcript(self.agreed, where, flat), question
+        opened = self.sums.collect(*given, self._following(where))
         if not opened:
             self.outlook.pass_over(where, ready)
             return coord, {}, torch.zeros_like(self.everyone)
-        self.arrived_scores += mean_scores(self.agreed, s, r, [o.scores for o in opened if o.scores is not None])
-        shape = self.agreed.stages[s].turns[place].up
-        sums = unflatten(shape, {k: torch.stack([o.total[k] for o in opened]) for k in opened[0].total})
+        scores = [o.total[SUMMED] for o in opened if SUMMED in o.total]
+        self.arrived_scores += mean_scores(self.agreed, s, r, scores)
+        shape, up = self.agreed.stages[s].turns[place].up, self.contracts[s][place].up
+        totals = [to_tensors(o.total, up) for o in opened]
+        sums = unflatten(shape, {k: torch.stack([total[k] for total in totals]) for k in up})
         good, size = is_valid_report(ex, sums, map_tensors(lambda t: t[:1], down))
         together = self.contracts[s][place].read == "groups"
         why = f"the sum of the reports is {float(size.max()):.3g} long"
         for fine, length, part in zip(good.tolist(), size.tolist(), opened, strict=True):
             if not fine and together:  # nobody can say whose report made it so long
                 event = {"event": "sum not used", "why": f"what reports add up to is {length:.3g} long"}
-                self.aggregator.pending_events.append(event | {"sites": part.said})
+                self.aggregator.pending_events.append(event | {"sites": part.reporters})
         if not together and ex.trains and bool(good.any()) and (why := self.outlook.jumps(where, float(size[0]))):
             good = torch.zeros_like(good)
         if not bool(good.any()):
-            return self._pass_over(where, coord, [n for part in opened for n in part.said], why)
-        used = [part.said for part, fine in zip(opened, good.tolist(), strict=True) if fine]
+            return self._pass_over(where, coord, [n for part in opened for n in part.reporters], why)
+        used = [part.reporters for part, fine in zip(opened, good.tolist(), strict=True) if fine]
         members = torch.tensor([[n in names for n in self.names] for names in used])
         collected = self.aggregator.collect_sums(ex, map_tensors(lambda t: t[good], sums), members)
         return self._accept(where, coord, collected, roster, None if together or not ex.trains else float(size[0]))
@@ -225,13 +228,13 @@ class RemoteRounds(Rounds):
         """The same; where all are present, in the one tensor that says so without a look at it."""
         return self.everyone if bool(present.all()) else present
 
-    def _following(self, where: Where) -> Where | None:
+    def _following(self, where: Where) -> SumName | None:
         """The next sum under masks of this stage."""
         s, r, _ = where
         stage = self.stages[s]
         turns = [(s, n, i) for n in range(r, min(r + 2, stage.rounds)) for i in stage.turns(n)]
         later = [w for w in turns[turns.index(where) + 1 :] if self.agreed.masked(s, w[2])]
-        return later[0] if later else None
+        return SumName.of_round(later[0]) if later else None
 
     def finalize_stage(self, moment: Snapshot) -> Any:
         self.settle(moment.stage, moment.round, moment.coord, None)
@@ -304,7 +307,7 @@ class RemoteSites:
 
     def __init__(self, rounds: RemoteRounds, folder: Path) -> None:
         self.rounds, self.book = rounds, rounds.book
-        self.asking = RemoteScreening(rounds.call, rounds.book.names(), folder)
+        self.asking = RemoteScreening(rounds.call, rounds.book.names(), folder, rounds.sums)
 
     @property
     def sizes(self) -> pd.DataFrame:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from vitrail.data.encoding import Moments, finish_moments
+from vitrail.data.encoding import Matrix, Moments, finish_moments
 from vitrail.deploy.coordinator.requests import SiteRequests
 from vitrail.deploy.protocol.agreement import FORMAT
 from vitrail.deploy.protocol.message import Message
 from vitrail.deploy.scale.coordinator import masked_moments
+from vitrail.deploy.scale.shared import has_masked_scale
+from vitrail.deploy.secure_sum.coordinator import SumCoordinator
 from vitrail.runs.evaluation import class_shares, target_words
 from vitrail.storage.journal import DecisionRecord
 
 ENTERED = "entered.json"  # in a run folder: who takes part
+AskMoments = Callable[[Matrix | None], list[Moments]]  # for `finish_moments`
 
 
 class RunMembers:
@@ -36,23 +39,31 @@ class RunMembers:
         """All who are there agree, scales are found, rows are counted. `gone` keep a place, and do not take part."""
         names = self._agree(self.call.names, need)
         if self.call.agreed.shared_scale:
-
-            def open_moments(mean: Any) -> list[Moments]:
-                question = Message("standardise", {"step": 1}) if mean is None else _step_two(mean)
-                answers = self.call.patient(lambda n: question if n in names else None)
-                if missing := [n for n in names if n not in answers]:
-                    self.call.way.log("not in the scale", sites=missing, step=question.words["step"])
-                parts = [answers[n].tensors for n in names if n in answers]
-                return [Moments(*(part[k].numpy() for k in ("rows", "total"))) for part in parts]
-
-            masked = self.call.agreed.study.protect.sum == "masked"
-            say = masked_moments(self.call, names, self.record.path.parent) if masked else open_moments
-            self.scale = dict(zip(("mean", "sd"), map(torch.from_numpy, finish_moments(say)), strict=True))
+            moments = self._masked_moments(names, gone) if has_masked_scale(self.call.agreed) else self._moments(names)
+            self.scale = dict(zip(("mean", "sd"), map(torch.from_numpy, finish_moments(moments)), strict=True))
         entries = self._ask(names, None, first=True)
         late = sorted({*self.call.names, *gone} - entries.keys())
         self.order = [*sorted(entries, key=lambda n: (-entries[n]["rows"][0], n)), *late]
         self.first = list(entries)
         self._keep(entries)
+
+    def _masked_moments(self, names: Sequence[str], gone: Sequence[str]) -> AskMoments:
+        sums = SumCoordinator(self.call, self.record.path.parent, [*self.call.names, *gone])
+        return masked_moments(sums, names)
+
+    def _moments(self, names: Sequence[str]) -> AskMoments:
+        """What each site says of its columns; asked twice, the second time with the mean."""
+
+        def moments(mean: Matrix | None) -> list[Moments]:
+            step, tensors = (1, {}) if mean is None else (2, {"mean": torch.from_numpy(mean)})
+            question = Message("standardise", {"step": step}, tensors)
+            answers = self.call.patient(lambda n: question if n in names else None)
+            if missing := [n for n in names if n not in answers]:
+                self.call.way.log("not in the scale", sites=missing, step=step)
+            parts = [answers[n].tensors for n in names if n in answers]
+            return [Moments(*(part[k].numpy() for k in ("rows", "total"))) for part in parts]
+
+        return moments
 
     def admit(self) -> None:
         """Who came late."""
@@ -88,7 +99,3 @@ class RunMembers:
 
     def names(self) -> list[str]:
         return [n for n in self.call.names if n in self.sites]
-
-
-def _step_two(mean: Any) -> Message:
-    return Message("standardise", {"step": 2}, {"mean": torch.from_numpy(mean)})

@@ -26,8 +26,10 @@ from vitrail.deploy.protocol import model_digests, score_plan
 from vitrail.deploy.protocol.closing_validation import is_plain_data, read_findings
 from vitrail.deploy.protocol.message import MOST_WORDS, QUESTIONS, RUN, WHERE, MessageSchema, no_such
 from vitrail.deploy.protocol.score_plan import SUMMED
-from vitrail.deploy.scale import shared as scale
+from vitrail.deploy.scale.shared import has_masked_scale
+from vitrail.deploy.screening import shared as screening
 from vitrail.deploy.secure_sum import shared as secure_sum
+from vitrail.deploy.secure_sum.shared import SCALE, SumName
 from vitrail.deploy.two_server import shared as two
 from vitrail.engine.contract import (
     MASKED,
@@ -39,23 +41,19 @@ from vitrail.engine.contract import (
 )
 from vitrail.methods import AnyMethod
 from vitrail.nets import ProtoNet
-from vitrail.privacy.secure_sum.fixed_point import LEAST, ZERO, ZEROS, fewest_of
-from vitrail.privacy.secure_sum.pairwise import SumSpec
+from vitrail.privacy.secure_sum.fixed_point import LEAST, fewest_of
 from vitrail.quality.screening import parts
 from vitrail.quality.screening.result import Finding, ScreeningTensor
 from vitrail.runs.evaluation import baseline_metrics
 from vitrail.runs.plan import Plan
 from vitrail.runs.protection.checks import check_protection
-from vitrail.runs.screening import screen_lines, screens
+from vitrail.runs.screening import screens
 from vitrail.runs.setup import scored_in
 from vitrail.study.model import Protect, Study
 
-FORMAT = 8  # of the messages
+FORMAT = 9  # of the messages
 ANEW = 20  # in a run, questions that differ from the one that was answered before: a coordinator may be put back
 USED = "the processor seconds and the memory that this site's process used, and its watts where somebody stated them"
-LEGS = ("sketch", "counts", "total", "ties")  # of a screening, in the order of time
-KEY = scale.KEY  # what a site says of itself to be in a masked sum
-LARGEST = 1e7  # in a masked sum: what one site's products of columns, at most its rows, stay below
 # guards that work between machines
 FAR = ("sum", "least", "robust", "clip", "rows", "rows_least", "sites", "compress", "second", "scores")
 FOOTPRINT = "footprint"  # what a site's process used: seconds of processors, bytes of memory, watts where it says so
@@ -177,7 +175,12 @@ class Agreement:
         ]
         # updates are not kept, but the coordinator is sent each report, also where it needs only the total
         crossing = self.plan.wire(keep_updates=True, screened=False)
-        lines = own + self._published() + [x for x in crossing if x.stage != "scores"] + score_plan.score_lines(self)
+        lines = (
+            own
+            + screening.wire_lines(self)
+            + [x for x in crossing if x.stage != "scores"]
+            + score_plan.score_lines(self)
+        )
         about = FOOTPRINT, (3,), "float64", 24, 1, "each"
         lines.append(WireEntry("scores", "from site", *about, words=f"at the end: {USED}"))
         lines += self.plan.later_wire()
@@ -239,20 +242,20 @@ class Agreement:
             if kind == "round" and self.contracts[s][place].read == two.READ:
                 return MessageSchema({**QUESTIONS[kind], "second": dict}, down)
         elif kind == "standardise":
-            if words.get("step") not in (1, 2):
+            if words.get("step") not in ((1,) if has_masked_scale(self) else (1, 2)):
                 raise no_such("step", words.get("step"))
-            if self.study.protect.sum == "masked":
-                return scale.question_form(words, self.numbers)
+            if has_masked_scale(self):
+                return MessageSchema({**QUESTIONS[kind], "sum": dict}, {})
             down = {"mean": self.numbers} if words.get("step") == 2 else {}
         elif kind == "prepare":
             down = {"mean": self.numbers, "sd": self.numbers} if self.shared_scale else {}
         elif kind == "screen":
-            return self._screen(words)[0]
+            return screening.question_schema(self, words)
         elif kind == "mask":
-            if (leg := words.get("leg")) not in secure_sum.WORDS or not self.masks:
+            if (leg := words.get("leg")) not in secure_sum.WORDS or not (self.masks or secure_sum.single_sums(self)):
                 raise no_such("leg", leg)
             if leg != "ring":
-                self.check_sum(words)
+                secure_sum.read_name(self, words)
             return MessageSchema({**RUN, "leg": str, **secure_sum.WORDS[leg]}, {})
         elif kind in (two.SECOND, two.DEAL):
             return two.question(self, kind, words)
@@ -277,7 +280,7 @@ class Agreement:
     def longest(self) -> int:
         """Bytes that no question is longer than."""
         downs = [c.down | self.settling(s, i) for s, stage in enumerate(self.contracts) for i, c in enumerate(stage)]
-        legs = [self.question("screen", {"leg": leg}).tensors for leg in LEGS if self.parts]
+        legs = [self.question("screen", {"leg": leg}).tensors for leg in screening.LEGS if self.parts]
         sent = [
             self.others | model_digests.lists_spec(self),
             *downs,
@@ -290,7 +293,7 @@ class Agreement:
     def longest_answer(self) -> int:
         """Bytes that no answer is longer than; twice the reports', which may leave as wider numbers."""
         answers = [c.up for stage in self.contracts for c in stage]
-        answers += [self.answer("screen", {"leg": leg}).tensors for leg in LEGS if self.parts]
+        answers += [self.answer("screen", {"leg": leg}).tensors for leg in screening.LEGS if self.parts]
         answers += two.longest(self)
         answers += [self.answer(kind, {"step": 1}).tensors for kind in ("standardise", "prepare")]
         return 2 * MOST_WORDS + 2 * max(sum(math.prod(s) * t.itemsize for s, t in spec.values()) for spec in answers)
@@ -318,8 +321,9 @@ class Agreement:
                 self.stages[s].stage.exchanges[place].wire.may_be_nan | {"scores", FOOTPRINT},
             )
         double, spec = torch.float64, {}
-        if kind == "standardise" and self.study.protect.sum == "masked":
-            return scale.answer_form(words, scale.terms_of(self, "", 1, None))
+        if kind == "standardise" and has_masked_scale(self):
+            summed = secure_sum.terms_of(self, "", SumName(SCALE)).summed
+            return MessageSchema(secure_sum.SIGNED, {k: (shape, torch.int64) for k, shape in summed.items()})
         if kind == "standardise":
             spec = {"rows": self.numbers, "total": self.numbers}
         elif kind == "prepare":
@@ -329,7 +333,7 @@ class Agreement:
             spec["chance"] = ((len(baseline_metrics(self.study)),), double)
             return MessageSchema({"fingerprint": str, "versions": dict}, spec, frozenset({"chance"}))
         elif kind == "screen":
-            return self._screen(words)[1]
+            return screening.answer_schema(self, words)
         elif kind == "mask":
             return MessageSchema(secure_sum.TOLD[words["leg"]], {})
         elif kind in (two.SECOND, two.DEAL):
@@ -347,40 +351,9 @@ class Agreement:
         and none where so few take part that nobody is judged."""
         return parts(self.study) if screens(self.study) and self.sites >= LEAST else []
 
-    def summed(self, run: str) -> SumSpec:
-        """Of a screening, what is added up over sites under masks."""
-        shapes = {p.name: p.shape for p in self.parts if p.total}
-        return SumSpec(f"{self.hash} {run} screen", shapes, dict.fromkeys(shapes, LARGEST), self.sites, self.fewest)
-
-    def _published(self) -> list[WireEntry]:
-        """What crosses in a screening; what only the total is wanted of, as it leaves."""
-        lines = [x for x in screen_lines(self.study) if self.parts and x.seen != "sum"]
-        words = {p.name: p.means for p in self.parts if p.total} | {ZERO: "zeros, to see whether the masks cancel"}
-        for name, (shape, kind) in self.answer("screen", {"leg": "total"}).tensors.items() if self.parts else ():
-            about = name, shape, _kind(kind), 8 * math.prod(shape), 1, "masked"
-            lines.append(WireEntry("screen: total", "from site", *about, words=words[name], asks=True))
-        return lines
-
-    def _screen(self, words: dict[str, Any]) -> tuple[MessageSchema, MessageSchema]:
-        """Question and answer of one leg; NaN is what a site does not publish."""
-        leg = words.get("leg")
-        if leg not in LEGS or not self.parts:
-            raise no_such("leg", leg)
-        asked: dict[str, Any] = {**RUN, "leg": str}
-        if leg == "total":
-            summed = {p.name: p.shape for p in self.parts if p.total} | {ZERO: (ZEROS,)}
-            masked: Spec = {k: (shape, torch.int64) for k, shape in summed.items()}
-            return MessageSchema({**asked, "offers": dict}, {}), MessageSchema({}, masked)
-        down, up = (
-            {p.name: (p.shape, torch.float64) for p in self.parts if (p.leg, p.direction, p.total) == (leg, way, False)}
-            for way in ("to site", "from site")
-        )
-        words_: dict[str, Any] = dict.fromkeys(KEY, str) if leg == "counts" else {}
-        return MessageSchema(asked, down, frozenset(down)), MessageSchema(words_, up, frozenset(up))
-
     def stage(self, words: dict[str, Any]) -> int:
         s = words.get("stage")
-        if not isinstance(s, int) or not 0 <= s < len(self.contracts):
+        if type(s) is not int or not 0 <= s < len(self.contracts):
             raise no_such("stage", s)
         return s
 

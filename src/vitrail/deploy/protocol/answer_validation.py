@@ -48,7 +48,7 @@ def implausible_answer(agreed: Agreement, asked: Message, answer: Message) -> st
             timed = agreed.study.target.kind == "time"  # a share; else a mean
             out += _between("target", tensors["target"], *((0.0, 1.0) if timed else (-FAR, FAR)))
         out += [f"{name}: no short text" for name, word in answer.words.items() if not _short(word)]
-    elif asked.kind == "standardise" and "leg" not in asked.words:
+    elif asked.kind == "standardise" and "sum" not in asked.words:
         out += _between("rows", tensors["rows"], 0, MOST_ROWS)
         out += _between("total", tensors["total"], 0 if asked.words["step"] == 2 else -FAR, FAR)
     elif asked.kind == "finish" and answer.words.get(VERDICT):

@@ -1,62 +1,45 @@
-"""The coordinator's side of a common scale under masks: two sums, each of those who gave a key for it in time."""
+"""The coordinator's side of a common scale under masks: one sum, of those who report to it in time."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
+from fractions import Fraction
 
 import numpy as np
-import torch
 
-from vitrail.core.errors import SumRefused
+from vitrail.core.errors import StudyStopped, SumRefused
 from vitrail.data.encoding import Matrix, Moments
-from vitrail.deploy.coordinator.requests import SiteRequests
-from vitrail.deploy.identity.participants import are_missing
 from vitrail.deploy.protocol.message import Message
-from vitrail.deploy.scale.shared import terms_of
+from vitrail.deploy.secure_sum.coordinator import SumCoordinator
+from vitrail.deploy.secure_sum.shared import SCALE, SumName
 from vitrail.privacy.secure_sum.limbs import from_limbs
-from vitrail.privacy.secure_sum.pairwise import open_sum
-from vitrail.storage.atomic_files import write_atomically
 
-KEPT = "scale.json"  # in the run's folder: who is in each sum
+NEGLIGIBLE = 1e-9  # of a column's spread: what rounding may leave below zero
+HINT = (
+    "events.jsonl says what sites answered. Sites add the same numbers to no second list: begin a new run, vitrail "
+    "serve STUDY --new, and every site joins with --another-run."
+)
 
 
-def masked_moments(call: SiteRequests, names: Sequence[str], path: Path) -> Callable[[Matrix | None], list[Moments]]:
-    """What all sites together say, for `finish_moments`. `path`: the run's folder."""
-    place, fewest = path / KEPT, call.agreed.fewest
-    lists: dict[str, list[str]] = json.loads(place.read_text()) if place.exists() else {}
+def masked_moments(sums: SumCoordinator, names: Sequence[str]) -> Callable[[Matrix | None], list[Moments]]:
+    """What the sites together say, for `finish_moments`."""
+    try:
+        opened = sums.collect_once(SumName(SCALE), names, "", Message("standardise", {"step": 1}))
+    except SumRefused as error:
+        what = f"it cannot be opened: {'; '.join(problem.what.rstrip('.') for problem in error.problems)}."
+        raise StudyStopped("common scale", what, HINT) from None
+    if missing := [n for n in names if n not in opened.reporters]:
+        sums.call.way.log("not in the scale", sites=missing, step=1)
+    rows, total, squares = opened.total["rows"], *(from_limbs(opened.total[k]) for k in ("total", "squares"))
 
-    def fix(step: int, offers: dict[str, Any]) -> dict[str, Any]:
-        """Who is in this sum; on disk before it is sent, since sites add to no other list."""
-        if str(step) not in lists:
-            if len(offers) < fewest:
-                away = are_missing([n for n in call.names if n not in offers])
-                raise SumRefused("sites", f"{len(offers)} can add to the common scale, and it takes {fewest}; {away}.")
-            if missing := [n for n in names if n not in offers]:
-                call.way.log("not in the scale", sites=missing, step=step)
-            lists[str(step)] = sorted(offers)
-            write_atomically(place, json.dumps(lists))
-        return {n: offers[n] for n in lists[str(step)]}
+    def moments(mean: Matrix | None) -> list[Moments]:
+        if mean is None:
+            return [Moments(rows, np.array([float(value) for value in total]))]
+        columns = zip(rows.tolist(), total, squares, map(Fraction, mean.tolist()), strict=True)
+        spread = np.array([float(square - m * (2 * first - int(n) * m)) for n, first, square, m in columns])
+        if (rows < 0).any() or (spread < -rows * (NEGLIGIBLE * (1 + np.abs(mean))) ** 2).any():
+            what = "what sites said of their columns cannot be: a count or a sum of squares below zero."
+            raise StudyStopped("common scale", what, HINT)
+        return [Moments(rows, spread.clip(min=0.0))]
 
-    def say(mean: Matrix | None) -> list[Moments]:
-        step, told = (1, {}) if mean is None else (2, {"mean": torch.from_numpy(mean)})
-        terms = terms_of(call.agreed, call.run, step, told.get("mean"))
-
-        question = Message("standardise", {"step": step, "leg": "offer", "offers": {}}, told)
-        fixed = lists.get(str(step))  # started anew: the keys of these are needed, all of them
-        wanted = names if fixed is None else fixed
-        keys = call.patient(lambda n: question if n in wanted else None, fewest if fixed is None else len(fixed))
-        offers = fix(step, {n: m.words for n, m in keys.items()})
-        question = Message("standardise", {"step": step, "leg": "sum", "offers": offers}, told)
-        answers = call.all(lambda n: question if n in offers else None, len(offers))
-        total = open_sum(
-            {n: {k: v.numpy().view(np.uint64) for k, v in m.tensors.items()} for n, m in answers.items()}, terms
-        )
-        found = Moments(total["rows"], from_limbs(total["total"]))
-        if (found.rows < 0).any() or (step == 2 and (found.total < 0).any()):
-            raise SumRefused("sum", "what sites said of their columns cannot be: a count or a square below zero.")
-        return [found]
-
-    return say
+    return moments

@@ -8,14 +8,13 @@ agreed. What the bound is worth: benchmarks/attacks/attack_presence.py.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vitrail.core.errors import SumRefused, VitrailError
 from vitrail.deploy.identity.participants import are_missing, several_names
-from vitrail.storage.atomic_files import write_atomically
+from vitrail.storage.journal import DecisionRecord
 
 if TYPE_CHECKING:
     from vitrail.deploy.protocol.agreement import Agreement
@@ -34,43 +33,37 @@ class Presence:
     """`place`: the site's folder of the sums of this run; `members`: all who may be in this sum, by the agreement."""
 
     def __init__(self, place: Path, agreed: Agreement, group: str, members: Sequence[str]) -> None:
-        self.file, self.group, self.members, self.most = place / FILE, group, sorted(members), most_changes(agreed)
+        self.record = DecisionRecord(place / FILE, private=True)
+        self.group, self.members, self.most = group, sorted(members), most_changes(agreed)
 
-    def note(self, round_: int, said: Sequence[str], word: str) -> str:
-        """Before this site tells shares that open the sum of `said`, who were all told `word` ("" where they were not
-        told the same): refuses what was not agreed. Where the list has changed, a sentence that says so."""
-        known = self._known()
-        names, mark = sorted(said), hashlib.sha256("\0".join(sorted(said)).encode()).hexdigest()[:16]
-        changed = names != known["last"]
-        repeated = bool(word) and known["words"].get(word[:32], mark) != mark
-        if changed and known["changes"] >= self.most:
+    def note(self, title: str, reporters: Sequence[str], transcript: str) -> str:
+        """Before this site tells shares that open the sum of `reporters`, who were all sent `transcript` ("" where they
+        were not sent the same): refuses what was not agreed. Where the list has changed, a sentence that says so."""
+        fresh = {"last": self.members, "changes": 0, "repeats": 0, "words": {}}
+        before = fresh | self.record.read().get(self.group, {})
+        names, mark = sorted(reporters), hashlib.sha256("\0".join(sorted(reporters)).encode()).hexdigest()[:16]
+        changed = names != before["last"]
+        repeated = bool(transcript) and before["words"].get(transcript[:32], mark) != mark
+        if changed and before["changes"] >= self.most:
             what = f"the list of who is in the sums has changed {self.most} times in this run, as often as agreed."
-            raise _refusal(what, f"It opens sums of {several_names(known['last'])} only.")
-        if repeated and known["repeats"] >= REPEATS:
+            raise _refusal(what, f"It opens sums of {several_names(before['last'])} only.")
+        if repeated and before["repeats"] >= REPEATS:
             what = "the same word was opened before with another list of sites: the difference would tell of one site."
             raise _refusal(what, "It opens this word with that list only.")
-        known |= {"last": names, "changes": known["changes"] + changed, "repeats": known["repeats"] + repeated}
-        known["words"] |= {word[:32]: mark} if word else {}
-        self._keep(known)
-        return self._words(round_, names, known["changes"]) if changed else ""
+        changes = before["changes"] + changed
+        after = {"last": names, "changes": changes, "repeats": before["repeats"] + repeated}
+        words = before["words"] | ({transcript[:32]: mark} if transcript else {})
+        self.record.update({self.group: {**after, "words": words}})
+        return self._sentence(title, names, changes) if changed else ""
 
-    def _words(self, round_: int, names: list[str], changes: int) -> str:
+    def _sentence(self, title: str, names: list[str], changes: int) -> str:
         missing = [n for n in self.members if n not in names]
-        where = f"Round {round_ + 1}{f', {self.group}' if self.group else ''}"
+        where = f"{title}{f', {self.group}' if self.group else ''}"
         count = f"(change {changes} of at most {self.most} in a run)"
         if not missing:
             return f"{where}: adds to the sum of all {len(names)} sites again {count}."
         sum_ = f"the sum of {len(names)} of {len(self.members)} sites"
         return f"{where}: adds to {sum_}; {are_missing(missing)} {count}."
-
-    def _known(self) -> dict[str, Any]:
-        told = json.loads(self.file.read_text(encoding="utf-8")) if self.file.exists() else {}
-        fresh = {"last": self.members, "changes": 0, "repeats": 0, "words": {}}
-        return dict(told.get(self.group, fresh))
-
-    def _keep(self, known: dict[str, Any]) -> None:
-        told = json.loads(self.file.read_text(encoding="utf-8")) if self.file.exists() else {}
-        write_atomically(self.file, json.dumps(told | {self.group: known}), private=True)
 
 
 def _refusal(what: str, more: str) -> VitrailError:

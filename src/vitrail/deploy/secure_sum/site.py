@@ -1,45 +1,47 @@
-"""A site's side of masked reports: its keys, its shares, and a memory that outlives it.
+"""A site's side of secure sums: its keys, its shares, and a memory that outlives it.
 
-A folder for each sum (sums/STAGE-ROUND-TURN, deploy/secure_sum/store.py): what was drawn, said and opened.
+A folder for each of the last sums (sums/PURPOSE-STAGE-ROUND-TURN, in the order of time): what was drawn, reported and
+opened. Sums that are older than one whose folder was deleted are refused.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from torch import Tensor
 
-from vitrail.core.errors import SumRefused
-from vitrail.deploy.identity.site_identity import SiteIdentity
+from vitrail.core.errors import JournalDamaged, SumRefused
+from vitrail.deploy.identity.site_identity import SiteIdentity, read_signed
 from vitrail.deploy.protocol.agreement import Agreement
 from vitrail.deploy.protocol.message import WHERE, Message
 from vitrail.deploy.secure_sum.presence import Presence
 from vitrail.deploy.secure_sum.shared import (
-    Where,
+    SumName,
     check_signed,
     drawn_words,
-    grouped,
+    group_members,
     read_bytes,
     read_drawn,
+    read_name,
     ring_text,
+    round_transcript,
     terms_of,
     to_values,
-    told_digest,
 )
-from vitrail.deploy.secure_sum.store import SumStore
-from vitrail.privacy.secure_sum.dropout_tolerant import SumParticipant
-from vitrail.storage.atomic_files import private_folder, write_atomically
+from vitrail.privacy.key_agreement import derive_key, key_file
+from vitrail.privacy.secure_sum.dropout_tolerant import Check, SumParticipant
+from vitrail.privacy.secure_sum.spec import SumSpec, Values
+from vitrail.storage.atomic_files import private_folder
+from vitrail.storage.journal import DecisionRecord, RecentJournals
 
 PLACE, OWN, RING = "sums", "ring.key", "ring.json"
+REMEMBERED = 6  # sums
 
 
 class SumSite:
@@ -51,7 +53,8 @@ class SumSite:
         """`notices`: what people here are told, is put there."""
         self.site, self.agreed, self.run, self.place = site, agreed, home.name, home / PLACE
         self.notices = [] if notices is None else notices
-        self._proof, self.places = proof, SumStore(self.place, agreed)
+        self._proof, self.folders = proof, RecentJournals(self.place, REMEMBERED)
+        self.ring = DecisionRecord(self.place / RING, private=True)
 
     @property
     def proof(self) -> SiteIdentity:
@@ -60,115 +63,128 @@ class SumSite:
         return self._proof
 
     def answer(self, asked: Message) -> Message:
+        """Keys and shares."""
+        try:
+            return self._answer(asked)
+        except JournalDamaged:  # this sum without this site
+            return Message("refused", {})
+
+    def add_once(self, asked: Message, purpose: str, transcript: str, values: Callable[[], Values]) -> Message:
+        """What this site adds to the one sum of a run for that purpose."""
+        try:
+            tensors, words = self.add(SumName(purpose), asked.words["sum"], transcript, lambda terms: values())
+        except JournalDamaged:
+            return Message("refused", {})
+        return Message(asked.kind, words, tensors)
+
+    def _answer(self, asked: Message) -> Message:
         words = asked.words
         if words["leg"] == "ring":
             return Message("mask", self._ring())
-        where = (words["stage"], words["round"], words["place"])
+        name = read_name(self.agreed, words)
         if words["leg"] == "keys":
-            return Message("mask", self._draw(where, words["names"], words["ring"]))
-        said, group, ring = _names(words["said"]), self._group(where), self._known()
+            return Message("mask", self._draw(name, words["names"], words["ring"]))
+        reporters, group = _names(words["said"]), self._group(name)
 
-        def agree(told: str) -> None:
-            if text := Presence(self.place, self.agreed, *group).note(where[1], said, told):
+        def accept(transcript: str) -> None:
+            if text := Presence(self.place, self.agreed, *group).note(name.title, reporters, transcript):
                 self.notices.append(text)
 
         given = read_bytes(words["sealed"]), read_bytes(words["lists"])
-        shares = self._party(where).open(said, *given, _checked(ring), agree)
+        shares = self._participant(name).open(reporters, *given, self._check(), accept)
         following, drawn = words["next"], {}
         if following:  # keys for the sum that comes next, so that nobody has to ask for them
-            told = tuple(following.get(k) for k in (*WHERE, "names", "ring"))
-            self.agreed.check_sum(dict(zip(WHERE, told[:3], strict=True)))
-            drawn = self._draw((told[0], told[1], told[2]), told[3], told[4])
+            drawn = self._draw(read_name(self.agreed, following), following.get("names"), following.get("ring"))
         return Message("mask", {"shares": {n: v.hex() for n, v in shares.items()}, "next": drawn})
 
     def report(
         self, asked: Message, up: Callable[[], Mapping[str, Tensor]]
     ) -> tuple[dict[str, Tensor], dict[str, str]]:
-        """To a round's question: the report under masks, and a signature under its list. `up` is worked out where it
-        was not said before."""
-        words, party = asked.words["sum"], self._party(where := tuple(asked.words[k] for k in WHERE))
-        roster, drawn = _names(words.get("roster")), words.get("drawn")
+        """To a round's question. `up` is worked out where it was not reported before."""
+        s, r, place = (asked.words[k] for k in WHERE)
+        transcript = round_transcript(self.agreed, (s, r, place), asked.tensors)
+        name = SumName.of_round((s, r, place))
+        return self.add(name, asked.words["sum"], transcript, lambda terms: to_values(terms, up()))
+
+    def add(
+        self, name: SumName, words: Mapping[str, Any], transcript: str, values: Callable[[SumSpec], Values]
+    ) -> tuple[dict[str, Tensor], dict[str, str]]:
+        """What this site adds to a sum, under masks, and a signature under its list; once, for one list and one
+        `transcript` of what all were sent."""
+        participant, drawn = self._participant(name), words.get("drawn")
         if not isinstance(drawn, dict):
             raise SumRefused("keys", "expected what the others drew, by site.")
-        given = roster, told_digest(self.agreed, where, asked.tensors), {n: read_drawn(v) for n, v in drawn.items()}
-        said = party.report(lambda: to_values(party.terms, up()), *given, _checked(self._known()))
-        tensors = {k: torch.from_numpy(v.view(np.int64).copy()) for k, v in said.items()}
-        return tensors, {"list": party.signed_list().hex()}
+        given = _names(words.get("roster")), transcript, {n: read_drawn(v) for n, v in drawn.items()}
+        masked = participant.report(lambda: values(participant.terms), *given, self._check())
+        tensors = {k: torch.from_numpy(v.view(np.int64).copy()) for k, v in masked.items()}
+        return tensors, {"list": participant.signed_list().hex()}
+
+    def has_opened(self, name: SumName) -> bool:
+        """Whether this site helped to open that sum, which its own numbers are then part of."""
+        return self._proof is not None and self._participant(name).has_opened()
 
     def _ring(self) -> dict[str, str]:
-        keys = tuple(key.public_key().public_bytes_raw() for key in (self._own(), self._signer()))
-        signature = self.proof.sign(ring_text(self.agreed, self.run, self.site, *keys))
-        told = dict(zip(("key", "signer"), (key.hex() for key in keys), strict=True))
-        return told | {"signature": signature.hex(), "certificate": self.proof.certificate}
+        key, signer = (one.public_key().public_bytes_raw() for one in (self._own(), self._signer()))
+        return self.proof.signed(ring_text(self.agreed, self.run, self.site, key, signer), key=key, signer=signer)
 
-    def _draw(self, where: Where, names: Any, ring: Any) -> dict[str, Any]:
+    def _draw(self, name: SumName, names: Any, ring: Any) -> dict[str, Any]:
         self._learn(ring)
-        if self.places.is_past(where):
-            raise SumRefused(self.site, "the coordinator went back further than this site remembers.")
-        _, group = self._group(where)
+        _, group = self._group(name)
         if strangers := sorted(set(_names(names)) - set(group)):
             raise SumRefused(strangers[0][:40], "it does not add its numbers up with this site.")
-        return drawn_words(self._party(where).draw(names))
+        return drawn_words(self._participant(name).draw(names))
 
-    def _group(self, where: Where) -> tuple[str, list[str]]:
-        """Whose reports are added up with this site's, and what they are called."""
+    def _group(self, name: SumName) -> tuple[str, list[str]]:
+        """Whose numbers are added up with this site's, and what they are called."""
         second = self.agreed.study.protect.second
-        found = grouped(self.agreed, where, [n for n in self.proof.roster if n != second])
-        return next((name, group) for name, group in found.items() if self.site in group)
+        among = group_members(self.agreed, name, [n for n in self.proof.roster if n != second])
+        return next((group, members) for group, members in among.items() if self.site in members)
 
-    def _party(self, where: Where) -> SumParticipant:
-        others = {n: bytes.fromhex(key) for n, (key, _) in self._known().items()}
-        group, members = self._group(where)
-        terms = terms_of(self.agreed, self.run, where, group, len(members))
-        return SumParticipant(self.site, terms, self.places.of(where), self._signer().sign, self._own(), others)
+    def _participant(self, name: SumName) -> SumParticipant:
+        others = {n: bytes.fromhex(key) for n, (key, _) in self.ring.read().items()}
+        group, members = self._group(name)
+        terms = terms_of(self.agreed, self.run, name, group, len(members))
+        folder = self.folders.at(name.order(self.agreed))
+        return SumParticipant(self.site, terms, folder, self._signer().sign, self._own(), others)
 
     def _signer(self) -> Ed25519PrivateKey:
         """For this run: fast, and bound to the enrolment key by what that signs in the ring."""
-        raw = HKDF(hashes.SHA256(), 32, None, b"vitrail run signature 1").derive(self._own().private_bytes_raw())
-        return Ed25519PrivateKey.from_private_bytes(raw)
+        secret = derive_key(self._own().private_bytes_raw(), "vitrail run signature 1")
+        return Ed25519PrivateKey.from_private_bytes(secret)
 
     def _own(self) -> X25519PrivateKey:
-        place = private_folder(self.place) / OWN
-        if not place.exists():
-            write_atomically(place, X25519PrivateKey.generate().private_bytes_raw(), private=True)
-        return X25519PrivateKey.from_private_bytes(place.read_bytes())
-
-    def _known(self) -> dict[str, list[str]]:
-        """Other sites' keys for shares and for signatures in this run, as their enrolment keys signed them."""
-        place = self.place / RING
-        known: dict[str, list[str]] = json.loads(place.read_text()) if place.exists() else {}
-        return known
+        return key_file(private_folder(self.place) / OWN)
 
     def _learn(self, ring: Any) -> None:
+        """Other sites' keys for shares and for signatures in this run, as their enrolment keys signed them."""
         if not isinstance(ring, dict):
             raise SumRefused("ring", "expected the keys of sites.")
-        known = self._known()
-        for name, told in ring.items():
-            try:
-                keys, certificate = [str(told[k]) for k in ("key", "signer")], told["certificate"]
-                raw, signed = [bytes.fromhex(key) for key in keys], bytes.fromhex(told["signature"])
-            except (KeyError, TypeError, ValueError):
-                raise SumRefused(str(name)[:40], "expected two keys, a signature and a certificate.") from None
-            if known.get(name, keys) != keys:
+        before, new = self.ring.read(), dict[str, list[str]]()
+        for name, words in ring.items():
+            keys, signature, certificate = read_signed(words, name, "key", "signer")
+            if before.get(name, digits := [key.hex() for key in keys]) != digits:
                 raise SumRefused(name, "it had another key in this run.")
-            if name not in known:
-                self.proof.check(name, certificate, ring_text(self.agreed, self.run, name, *raw), signed)
-                known[name] = keys
-        write_atomically(private_folder(self.place) / RING, json.dumps(known), private=True)
+            if name not in before:
+                key, signer = keys
+                self.proof.check(name, certificate, ring_text(self.agreed, self.run, name, key, signer), signature)
+                new[name] = digits
+        if new:
+            private_folder(self.place)
+            self.ring.update(new)
+
+    def _check(self) -> Check:
+        """Checks what a site signed in this run."""
+        ring = self.ring.read()
+
+        def check(other: str, text: bytes, signature: bytes) -> None:
+            if other not in ring:
+                raise SumRefused(other[:40], "this site has no key of it.")
+            check_signed(other, bytes.fromhex(ring[other][1]), text, signature)
+
+        return check
 
 
-def _checked(ring: Mapping[str, list[str]]) -> Callable[[str, bytes, bytes], None]:
-    """Checks what a site signed in this run."""
-
-    def check(other: str, text: bytes, signature: bytes) -> None:
-        if other not in ring:
-            raise SumRefused(other[:40], "this site has no key of it.")
-        check_signed(other, bytes.fromhex(ring[other][1]), text, signature)
-
-    return check
-
-
-def _names(said: Any) -> list[str]:
-    if not isinstance(said, list) or not all(isinstance(n, str) for n in said):
+def _names(names: Any) -> list[str]:
+    if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
         raise SumRefused("sites", "expected a list of names.")
-    return said
+    return names

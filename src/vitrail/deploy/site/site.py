@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from vitrail.core.errors import AgreementMismatch, MessageRefused, RoundForgotten
+from vitrail.core.errors import AgreementMismatch, JournalDamaged, MessageRefused, RoundForgotten
 from vitrail.core.tensors import flatten, map_tensors, unflatten
 from vitrail.data.encoding import Encoder, SiteData, moments, numeric
 from vitrail.data.readers.tables import clean
@@ -29,8 +29,10 @@ from vitrail.deploy.protocol.message import WHERE, Message, check_form, stacked
 from vitrail.deploy.protocol.model_digests import DIGESTS
 from vitrail.deploy.protocol.run_log import RunLog
 from vitrail.deploy.protocol.score_plan import SUMMED, is_summed
-from vitrail.deploy.scale.site import ScaleSite
+from vitrail.deploy.scale.shared import has_masked_scale
+from vitrail.deploy.scale.site import scale_values
 from vitrail.deploy.screening.site import ScreeningAnswers
+from vitrail.deploy.secure_sum.shared import ROUND, SCALE, SCREENING
 from vitrail.deploy.secure_sum.site import SumSite
 from vitrail.deploy.site.model_digests import SiteDigests
 from vitrail.deploy.site.privacy_ledger import PrivacyLedger
@@ -44,7 +46,6 @@ from vitrail.deploy.verdicts.shared import FOLD
 from vitrail.engine.local import Engine
 from vitrail.engine.resource_usage import cpu_seconds, footprint
 from vitrail.privacy.guards import Guards
-from vitrail.privacy.secure_sum.dropout_tolerant import LostError
 from vitrail.quality.checks.missing_outcomes import describe_lost
 from vitrail.runs.backbone_features import as_rows
 from vitrail.runs.evaluation import Evaluator, counts_of, site_baseline, target_share
@@ -107,7 +108,7 @@ class Site:
             raise MessageRefused("message", f"kind {kind!r} is unknown.", "Dropped.")
         check_form(question, self.agreed.question(kind, words), "to site")
         self.enter(words["run"])
-        if self.data is None and kind in ("round", "mask", "deal", "settle", "finish"):
+        if self.data is None and (kind in ("round", "deal", "settle", "finish") or words.get("purpose") == ROUND):
             raise MessageRefused("message", "nothing is prepared.")
         self._count(question)
         answer: Message = getattr(self, f"on_{kind}")(question)
@@ -127,11 +128,11 @@ class Site:
         return Message("hello", {})
 
     def on_standardise(self, asked: Message) -> Message:
-        if self.agreed.study.protect.sum == "masked":
-            own = self.rows.iloc[self.splits[self.name][0]]
-            return ScaleSite(self.name, own, self.agreed, self.home, self.proof).answer(asked)
+        own, study = self.rows.iloc[self.splits[self.name][0]], self.agreed.study
+        if has_masked_scale(self.agreed):
+            return self._sums.add_once(asked, SCALE, "", lambda: scale_values(own, study))
         mean = asked.tensors["mean"].numpy() if asked.words["step"] == 2 else None
-        sums = moments(self.rows.iloc[self.splits[self.name][0]], numeric(self.agreed.study), mean)
+        sums = moments(own, numeric(study), mean)
         return Message("standardise", {}, {"rows": torch.from_numpy(sums.rows), "total": torch.from_numpy(sums.total)})
 
     def on_prepare(self, asked: Message) -> Message:
@@ -152,7 +153,10 @@ class Site:
         """What is published of the rows, so that it can be said whose data does not fit."""
         if not self.publishes:
             return Message("refused", {})
-        return ScreeningAnswers(self.name, self.rows, self.agreed, self.home, self.proof).answer(asked)
+        answers = ScreeningAnswers(self.rows, self.agreed, self.home, self._sums)
+        if asked.words["leg"] != "total":
+            return answers.answer(asked)
+        return self._sums.add_once(asked, SCREENING, answers.transcript(), answers.summed)
 
     def on_round(self, asked: Message) -> Message:
         s, r, place = (asked.words[k] for k in WHERE)
@@ -161,10 +165,8 @@ class Site:
         if ex.consent and not self.publishes:
             return Message("refused", {})
         turn = turns.index(place)
-        state, down = (
-            self._state(s, r, turn),
-            unflatten(self.agreed.stages[s].turns[place].down, stacked(asked.tensors)),
-        )
+        shape = self.agreed.stages[s].turns[place].down
+        state, down = self._state(s, r, turn), unflatten(shape, stacked(asked.tensors))
         self.wary.check_received(s, r, place, asked.tensors)
         scores, part = self._scores(asked, state), dict[str, Tensor]()
         if is_summed(self.agreed, s, r, place):
@@ -189,16 +191,13 @@ class Site:
                 report, words = self._two.report(asked, up())
             else:
                 report, words = self._sums.report(asked, up) if self.agreed.masked(s, place) else (up(), words)
-        except LostError:  # this round without this site
+        except JournalDamaged:  # this round without this site
             return Message("refused", {})
         return Message("round", _where(asked) | words, report | scores)
 
     def on_mask(self, asked: Message) -> Message:
-        """Keys and shares for reports under masks."""
-        try:
-            return self._sums.answer(asked)
-        except LostError:
-            return Message("refused", {})
+        """Keys and shares for sums under masks."""
+        return self._sums.answer(asked)
 
     def on_deal(self, asked: Message) -> Message:
         """What two servers need to find the distances between reports; it is made of chance alone."""
@@ -282,7 +281,7 @@ class Site:
         words, where = asked.words, asked.kind
         if where in ("hello", "finish") or (where == "settle" and not words["score"]):
             return  # nothing about rows is said
-        if where in ("screen", "mask", "deal") or "leg" in words:
+        if where in ("screen", "mask", "deal"):
             return  # they have memories of their own, which let nothing be asked otherwise, or say nothing of rows
         where = self.within + where + "".join(f" {words[k]}" for k in (*WHERE, "step") if k in words)
         protect = self.agreed.study.protect

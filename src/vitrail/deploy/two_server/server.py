@@ -25,7 +25,7 @@ from vitrail.deploy.protocol.message import MOST_WORDS, WHERE, Message, check_fo
 from vitrail.deploy.protocol.run_log import RunLog
 from vitrail.deploy.two_server import shared as two_server
 from vitrail.privacy.key_agreement import key_file
-from vitrail.privacy.secure_sum.pairwise import draw
+from vitrail.privacy.secure_sum.spec import draw
 from vitrail.privacy.two_server.krum import choose_reports
 from vitrail.privacy.two_server.protocol import SEED, ShareServer, Words, deck_of, squares, within
 from vitrail.storage.atomic_files import private_folder

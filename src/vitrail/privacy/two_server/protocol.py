@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.core.errors import Problem, VitrailError
-from vitrail.privacy.secure_sum.pairwise import draw
+from vitrail.privacy.secure_sum.spec import draw
 from vitrail.privacy.two_server.krum import PLACES, choose_reports
 
 Words = NDArray[np.uint64]
