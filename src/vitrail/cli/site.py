@@ -52,7 +52,7 @@ def join(
     kit: Annotated[Path, typer.Argument(help="This site's kit.")],
     data: Annotated[Path, typer.Option("--data", help="The site's own file; it stays here.", **PLACE)],
     approval: Annotated[Path | None, typer.Option(help="The approval, the first time.")] = None,
-    accept: Annotated[str, typer.Option(help="The agreement's hash, for unattended use.")] = "",
+    accept: Annotated[str, typer.Option(help="Hash of the consent form that you accept, for unattended use.")] = "",
     publish: Annotated[bool, typer.Option(help="Whether layers and models are shown where the method asks.")] = True,
     keep: Annotated[
         int | None,

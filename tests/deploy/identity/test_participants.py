@@ -103,7 +103,7 @@ def test_commands_say_who_is_missing_and_what_is_accepted(place: Path) -> None:
     assert "Not approved yet: bern and genf." in do("approve", requests["va"], "--study", study, "--yes")
     assert "Not approved yet: genf." in do("approve", requests["bern"], "--study", study, "--yes")
     last, who = do("approve", requests["genf"], "--study", study, "--yes"), enrolment.load_coordinator(folder)
-    assert f"Everybody accepts the agreement {agreed_hash(who.study, who.seed, who.roster)}" in last
+    assert f"Every form names the agreement {agreed_hash(who.study, who.seed, who.roster)}" in last
     assert all(f"{site} {mark}" in last for site, mark in who.roster.items())
     assert len(who.roster) == 3
 

@@ -275,7 +275,7 @@ def test_join_shows_what_was_spent_and_refuses_what_is_too_much(tmp_path: Path) 
     )
     made.enrol()
     kit, approval = made.kit("va"), made.root / "va" / "va.approval"
-    accept = made.hash
+    accept = made.accepted("va")
     greet(site_of(tmp_path, "earlier", agreement(3.0, "an earlier study"), made.data("va")), RUN)
     given = ("join", kit, "--data", made.data("va"), "--approval", approval, "--accept", accept)
     done = vitrail(*given, "--most-epsilon", 5)
