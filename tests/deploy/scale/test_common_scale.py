@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import vitrail as vt
+from tests.support.deploy.forms import clause, paragraphs
 from tests.support.deploy.proofs import prove
 from vitrail.core.errors import VitrailError
 from vitrail.data.encoding import finish_moments, moments, numeric
@@ -180,6 +181,7 @@ def test_the_book_asks_so_and_the_form_tells_it(agreed: Agreement, tmp_path: Pat
     assert {m.words.get("leg") for m in way.asked if m.kind == "standardise"} == {"offer", "sum"}
     for line in agreed.plan.wire():
         assert line.stage != "standardise" or line.direction == "to site" or line.seen == "masked"
-    form = " ".join(contract_text(agreed, "east", list(NAMES), True).split())
-    assert "for each of two sums: a key drawn for it" in form
-    assert "Only the sum over the sites is used (the common scale)" not in form
+    said = paragraphs(clause(contract_text(agreed, "east", list(NAMES), True), "SUMS FOR A COMMON SCALE"))
+    assert "for each of two totals: a key that is drawn for it" in said["What leaves"]
+    assert said["In which form"].startswith("Under masks")
+    assert said["Who can read it"].startswith("Nobody can read what this site alone sent")

@@ -43,7 +43,7 @@ class FormItem(NamedTuple):
     @classmethod
     def of(cls, phrase: str, lines: Sequence[WireEntry]) -> FormItem:
         once, first = sum(x.bytes for x in lines), lines[0]
-        named = (x.name + (f" {' x '.join(map(str, x.shape))}" if x.shape else "") for x in lines)
+        named = (x.name + (f"[{','.join(map(str, x.shape))}]" if x.shape else "") for x in lines)
         numbers = sum(math.prod(x.shape) for x in lines)
         sizes = volume(once), first.rounds, volume(once * first.rounds)
         return cls(phrase, numbers, *sizes, "; ".join(dict.fromkeys(named)), first.dtype)

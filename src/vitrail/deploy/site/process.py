@@ -99,7 +99,7 @@ def form_of(kit: Kit, publishes: bool = True, shows: bool = False) -> ConsentFor
 def show_form(form: ConsentForm, home: Path, ending: str = "", spent: bool = False, **matches: int) -> None:
     """The form, a file that holds it alone, and below it how to accept it."""
     print(form.text)
-    print(accept_text(AcceptNote(form.hash, str(form.save(home)), ending, spent, **matches)))
+    print(accept_text(AcceptNote(form.hash, form.save(home).name, ending, spent, **matches)))
 
 
 def agreed_to(kit: Kit, mark: str, accepted: dict[str, Any], accept: str) -> None:
