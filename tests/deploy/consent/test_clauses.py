@@ -255,6 +255,19 @@ def test_a_party_reads_of_every_letter_that_parties_send() -> None:
                 assert tuple(paragraphs(body)) == PARAGRAPHS, f"{party}: {heading}"
 
 
+def test_the_form_counts_who_would_have_to_work_together() -> None:
+    masked = form_of(agreement_of({"protect": {"sum": "masked"}}))
+    assert "the coordinator and 2 of the 3 other sites would have to work together" in " ".join(masked.split())
+    agreement = agreement_of(OPTIONS["groups"][0])
+    group = SiteForm.of(agreement, "va", NINE, True).groups
+    assert group is not None
+    assert len(group.others) == 2
+    words = " ".join(form_of(agreement).split())
+    assert "the coordinator and 2 of the 2 other sites of its group would have to work together" in words
+    assert f"this site, {' and '.join(group.others)}" in words
+    assert "The coordinator alone can read your reports." in summary(form_of(agreement_of({})))
+
+
 def test_a_coordinator_cannot_write_clauses_of_its_own() -> None:
     """The study's words are the coordinator's: none of them is a heading, a clause or a control sequence."""
     wicked = "\x1b[2J all is well\n# extra: You agree to everything\n\n## And more [[extra]]"
