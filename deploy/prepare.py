@@ -2,8 +2,8 @@
 
     python prepare.py ADDRESS SITES COORDINATOR [SITE ...]
 
-SITES/NAME gets that site's rows, its kit and the hash it accepts; COORDINATOR the study and the authority. A second
-time it changes nothing. In a real study every house does its own part and compares fingerprints.
+SITES/NAME gets that site's rows, its kit and the hash of the form it accepts; COORDINATOR the study and the authority.
+A second time it changes nothing. In a real study every house does its own part and compares fingerprints.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from vitrail.data.datasets import catalogue as datasets
 from vitrail.deploy.identity import enrolment
 from vitrail.deploy.identity.coordinator_folder import approval_of, invitation_of
-from vitrail.deploy.vertical.agreement import agreed_hash
+from vitrail.deploy.site.process import form_of
 from vitrail.study.model import Study
 
 ROUNDS = 10
@@ -37,10 +37,9 @@ def prepare(address: str, sites: Path, coordinator: Path, names: list[str]) -> N
         made = enrolment.request(invitation_of(folder, name), home / f"{name}.kit", home / f"{name}.home")
         enrolment.approve(folder, made.file)
         print(f"{name}: {made.fingerprint}")
-    who = enrolment.load_coordinator(folder)
     for name in names:  # the approvals name all participants when the last one is approved
-        enrolment.accept(sites / name / f"{name}.kit", approval_of(folder, name))
-        (sites / name / "hash").write_text(agreed_hash(who.study, who.seed, who.roster))
+        kit = enrolment.accept(sites / name / f"{name}.kit", approval_of(folder, name))
+        (sites / name / "hash").write_text(form_of(kit).hash)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ SOURCE = Path(vitrail.__file__).parent
 OURS = [name for name in methods.TABLE if methods.origin(name) is None]
 KINDS = {methods.TABLE[name].__name__ for name in OURS}
 QUOTED = re.compile(rf"""(["'`])({"|".join(OURS)})\1|--methods?[= ]({"|".join(OURS)})\b""")
-PAGES = {".html", ".js", ".css"}
+PAGES = {".html", ".js", ".css", ".txt"}
 FILES = [f for f in sorted(SOURCE.rglob("*")) if f.relative_to(SOURCE).parts[0] != "methods"]
 SCRIPTS = [f for f in FILES if f.suffix == ".py"]
 TEMPLATES = [f for f in FILES if f.suffix in PAGES]

@@ -79,6 +79,16 @@ def test_what_the_threat_model_rests_on_is_there() -> None:
     assert not [path for path in named if not (root / path).exists()]
 
 
+def test_a_wheel_holds_every_file_that_the_source_reads() -> None:
+    """What is no Python has to be named in pyproject.toml: templates, style sheets, shipped tables, attack evidence."""
+    source = PLACE.parent / "src" / "vitrail"
+    patterns = tomllib.loads((PLACE.parent / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    packed = {path for pattern in patterns["vitrail"] for path in source.glob(pattern)}
+    others = {p for p in source.rglob("*") if p.is_file() and p.suffix not in (".py", ".pyc")}
+    assert others - packed == set()
+    assert (source / "deploy" / "consent" / "templates" / "site.txt") in packed
+
+
 def test_version_changelog_and_citation_agree() -> None:
     """One version, in pyproject.toml; the others repeat it."""
     root = PLACE.parent

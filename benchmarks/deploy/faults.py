@@ -40,8 +40,8 @@ import vitrail as vt
 from vitrail.data.datasets.catalogue import heart_disease, packaged
 from vitrail.deploy.identity import enrolment
 from vitrail.deploy.identity.coordinator_folder import approval_of
+from vitrail.deploy.site.process import form_of
 from vitrail.deploy.transport.supervisor import children_of
-from vitrail.deploy.vertical.agreement import agreed_hash
 
 DEADLINE = 8.0
 QUORUM = 3
@@ -122,10 +122,9 @@ class World:
             made = enrolment.request(self.folder / "invitations" / f"{name}.invitation", None, place / f"{name}.home")
             enrolment.approve(self.folder, made.file)
             self.kits[name] = enrolment.load_kit(made.kit)
-        who = enrolment.load_coordinator(self.folder)
-        self.hash = agreed_hash(who.study, who.seed, who.roster)
+        self.hashes = dict[str, str]()  # of the form that each site accepts
         for name in self.names:
-            enrolment.accept(self.kits[name].folder, approval_of(self.folder, name))
+            self.hashes[name] = form_of(enrolment.accept(self.kits[name].folder, approval_of(self.folder, name))).hash
             told = json.loads((self.kits[name].folder / "invitation.json").read_text())
             told["address"] = f"10.77.0.1:{PORT + 1 + self.names.index(name)}"
             (self.kits[name].folder / "invitation.json").write_text(json.dumps(told))
@@ -133,7 +132,7 @@ class World:
 
     def start_site(self, name: str, clock: str = "") -> None:
         words = f"ip netns exec vt{self.names.index(name)} {self.vitrail} join {self.kits[name].folder}"
-        words += f" --data {self.place / name}.csv --accept {self.hash}"
+        words += f" --data {self.place / name}.csv --accept {self.hashes[name]}"
         env = {**os.environ, "OMP_NUM_THREADS": "1"}
         if clock and FAKETIME:
             env |= {"LD_PRELOAD": str(FAKETIME), "FAKETIME": clock}

@@ -37,10 +37,10 @@ from vitrail.deploy.identity import enrolment
 from vitrail.deploy.identity.coordinator_folder import approval_of
 from vitrail.deploy.protocol.message import Message
 from vitrail.deploy.site.private_randomness import draws_of
+from vitrail.deploy.site.process import form_of
 from vitrail.deploy.transport.flare import workspace
 from vitrail.deploy.transport.flare.transport import FlareTransport
 from vitrail.deploy.transport.supervisor import children_of
-from vitrail.deploy.vertical.agreement import agreed_hash
 
 REST = 5.0  # seconds in which nobody asks anything
 GOALS = {"empty, 4 sites": 0.35, "20 MB, 3 sites": 1.5}
@@ -181,11 +181,10 @@ def real(
                 folder / "invitations" / f"{name}.invitation", place / f"{name}.kit", place / f"{name}.home"
             )
             enrolment.approve(folder, made.file)
-        who = enrolment.load_coordinator(folder)
         for name in tables:
             words = [vitrail, "join", str(place / f"{name}.kit"), "--data", str(place / f"{name}.csv")]
-            words += ["--approval", str(approval_of(folder, name))]
-            words += ["--accept", agreed_hash(who.study, who.seed, who.roster), *more]
+            kit = enrolment.accept(place / f"{name}.kit", approval_of(folder, name))
+            words += ["--accept", form_of(kit).hash, *more]
             sites.append(subprocess.Popen(words, env=env, stdout=subprocess.DEVNULL, start_new_session=True))
         words = [vitrail, "serve", str(place / "study.toml"), *more]
         serve = subprocess.Popen(words, env=env, stdout=subprocess.DEVNULL)

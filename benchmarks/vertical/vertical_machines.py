@@ -34,7 +34,7 @@ from machines import free_port
 from vitrail.deploy.identity import enrolment
 from vitrail.deploy.identity.coordinator_folder import approval_of, invitation_of
 from vitrail.deploy.transport import supervisor
-from vitrail.deploy.vertical.process import pact_of
+from vitrail.deploy.vertical.process import form_of_party
 from vitrail.storage.atomic_files import write_atomically
 from vitrail.study.model import Study
 from vitrail.vertical.run import VerticalRun
@@ -86,7 +86,7 @@ def once(guests: int) -> dict[str, Any]:
         running = [start(place / "serve.log", "serve", file, "--deadline", 300)]
         for party, request in asked.items():
             kit = enrolment.accept(request.kit, approval_of(folder, party))
-            words = ["--data", place / party / f"{party}.csv", "--accept", pact_of(kit).hash, "--places"]
+            words = ["--data", place / party / f"{party}.csv", "--accept", form_of_party(kit)[3].hash, "--places"]
             running.append(start(place / f"{party}.log", "join", kit.folder, *words))
         for process in running:
             if process.wait(900):

@@ -11,17 +11,19 @@ import pytest
 
 import vitrail as vt
 from tests.support.deploy.federation import Here
+from tests.support.deploy.forms import line_of
 from tests.support.visits import COLUMNS, study_of, visits
 from vitrail.core.errors import VitrailError
 from vitrail.data.persons import count_units, persons_of
 from vitrail.data.readers.tables import clean
+from vitrail.deploy.consent.file_sheet import file_sheet
 from vitrail.deploy.consent.form import contract_text
 from vitrail.deploy.coordinator.requests import SiteRequests
 from vitrail.deploy.coordinator.session import conduct
 from vitrail.deploy.protocol.agreement import Agreement
 from vitrail.deploy.screening.site import ScreeningAnswers
 from vitrail.deploy.secure_sum.site import SumSite
-from vitrail.deploy.site.privacy_ledger import sketch
+from vitrail.deploy.site.privacy_ledger import PrivacyLedger, sketch
 from vitrail.deploy.site.private_randomness import draws_of
 from vitrail.deploy.site.site import Site
 from vitrail.deploy.verdicts.site import FoldSite, SiteFolds
@@ -72,7 +74,7 @@ def test_between_machines_as_in_a_simulation(tmp_path: Path) -> None:
         far.held_out()
     crossed = b"".join(p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file())
     assert b"P001" not in crossed
-    assert "how many patients each of the two" in contract_text(trial.agreed, "s0", list(sites), True)
+    assert "and of how many patients each of these" in line_of(contract_text(trial.agreed, "s0", list(sites), True))
 
 
 def test_scores_leave_as_counts_of_patients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,11 +142,11 @@ def test_a_screening_between_machines_looks_at_one_row_of_each_patient(tmp_path:
     assert screened.n == 30
     assert max(share.numbers for share in screened.share) <= 15, "never more than one number for every two patients"
     units = count_units(sites["s0"], study)
-    form = contract_text(trial.agreed, "s0", list(sites), True, units)
-    form = " ".join(form.split())
-    assert "of a patient with several rows, one row is used here" in form
-    assert "against the 30 patients that you have, and never more than one for every two patients" in form
-    plain = resolve(study_of(screen={"ask": True}), "fedavg", None)[0]
-    form = " ".join(contract_text(Agreement.of(plain, None, 3), "s0", list(sites), True, len(sites["s0"])).split())
-    assert "against the 180 rows that you have" in form
-    assert "several rows" not in form
+    form = line_of(contract_text(trial.agreed, "s0", list(sites), True))
+    assert "Of a patient with several rows, one row is used." in form
+    assert "never more than one number for every two patients that you have" in form
+    plain = Agreement.of(resolve(study_of(screen={"ask": True}), "fedavg", None)[0], None, 3)
+    assert "several rows" not in contract_text(plain, "s0", list(sites), True)
+    for agreement, count, words in ((trial.agreed, units, "30 patients"), (plain, len(sites["s0"]), "180 rows")):
+        ledger = PrivacyLedger(tmp_path / "ledger", tmp_path / "none.csv", sites["s0"], agreement, None)
+        assert f"against the {words} that you have" in line_of(file_sheet(agreement, True, count, ledger))

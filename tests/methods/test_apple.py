@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import vitrail as vt
+from tests.support.deploy.forms import clause, line_of
 from tests.support.small import gap, make_rows, make_task, train
 from vitrail.core.exchange import Roster
 from vitrail.core.facts import AGREED, MIXED, find_value
@@ -204,9 +205,8 @@ def test_who_refuses_to_show_its_mixture_does_not() -> None:
 def test_the_consent_form_says_what_is_told(shows: bool) -> None:
     """The mixture is promised to stay only where a site does not agree to show it."""
     study = vt.Study.infer(vt.datasets.heart_disease(), target="disease").with_changes(method={"name": "apple"})
-    form = " ".join(contract_text(Agreement.of(study, None, 4), "va", list(vt.datasets.heart_disease()), shows).split())
-    leaves, _, rest = form.partition("WHO SEES IT")
-    _, never = rest.split("WHAT NEVER LEAVES")
+    form = contract_text(Agreement.of(study, None, 4), "va", list(vt.datasets.heart_disease()), shows)
+    leaves, never = line_of(form.split("WHAT COMES IN")[0]), clause(form, "WHAT NEVER LEAVES")
     words = "how much of each core is mixed into your own model"
     assert (words in leaves) is shows
     assert (words in never) is not shows

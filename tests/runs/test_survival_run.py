@@ -188,9 +188,9 @@ def test_between_machines_times_are_the_same(sites: dict[str, pd.DataFrame], tmp
     words = " ".join(contract_text(agreed, "north", list(sites), publishes=True).split())
     for said in ("the share of your rows that had the event until the horizon", "how many of these had the event"):
         assert said in words
-    assert "and when, in 5 intervals to 365 days" in words
-    assert f"no number about fewer than {FEWEST} rows, and no two that differ by fewer" in words
-    assert "if the study's scores are exact, how many are still followed then" in words
+    assert "and when it happens, in 5 intervals up to 365 days" in words
+    assert f"no number is about fewer than {FEWEST} rows, and no two differ by fewer" in words
+    assert "if the scores of the study are exact, how many are still followed then" in words
     assert "still followed, risk" in {line.name for line in agreed.plan.wire()}
 
 

@@ -84,7 +84,7 @@ def _say_participants(who: Coordinator, approvals: Path) -> None:
     if not who.study.parties:
         second, took = who.study.protect.second, "vitrail join KIT --approval FILE takes it"
         print(f"{took}; {second}: vitrail serve KIT --second --approval FILE." if second else f"{took}.")
-        print(f"Everybody accepts the agreement {agreed_hash(who.study, who.seed, roster)}, with these keys:")
+        print(f"Every form names the agreement {agreed_hash(who.study, who.seed, roster)}, with these keys:")
         for name, mark in roster.items():
             print(f"  {name:30s} {mark}{' (removed)' if who.sites[name]['removed'] else ''}")
 
@@ -129,7 +129,9 @@ def serve(
     ] = False,
     second: Annotated[bool, typer.Option("--second", help="The second of two servers: holds halves, no rows.")] = False,
     approval: Annotated[Path | None, typer.Option(help="With --second: the approval, the first time.")] = None,
-    accept: Annotated[str, typer.Option(help="With --second: the agreement's hash, for unattended use.")] = "",
+    accept: Annotated[
+        str, typer.Option(help="With --second: hash of the form that you accept, for unattended use.")
+    ] = "",
     another: Annotated[
         bool,
         typer.Option("--another-run", help="With --second: another run may begin though the last has not ended."),

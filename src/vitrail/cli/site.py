@@ -46,7 +46,7 @@ def join(
     kit: Annotated[Path, typer.Argument(help="This site's kit.")],
     data: Annotated[Path, typer.Option("--data", help="The site's own file; it stays here.", **PLACE)],
     approval: Annotated[Path | None, typer.Option(help="Approval, needed the first time.")] = None,
-    accept: Annotated[str, typer.Option(help="Hash of the consent form, for unattended use.")] = "",
+    accept: Annotated[str, typer.Option(help="Hash of the consent form that you accept, for unattended use.")] = "",
     publish: Annotated[
         bool, typer.Option(help="Whether to publish layers and models where the method asks for them.")
     ] = True,

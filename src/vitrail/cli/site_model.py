@@ -257,8 +257,8 @@ def card(
 
 def _left(place: Path, mine: SiteModel) -> tuple[list[str], list[str]]:
     """What left the house in that run, in words, and what stood between it and a reader."""
-    from vitrail.deploy.consent.form import items
-    from vitrail.deploy.consent.secure_sum import noise_and_masks
+    from vitrail.deploy.consent.disclosures import items
+    from vitrail.deploy.consent.form import protection_text
     from vitrail.deploy.identity import enrolment
     from vitrail.deploy.protocol.agreement import Agreement
     from vitrail.runs import Run
@@ -275,7 +275,7 @@ def _left(place: Path, mine: SiteModel) -> tuple[list[str], list[str]]:
     where = (
         [] if far else ["The run was a simulation on one machine; between machines, this would have left the hospital."]
     )
-    return [item.text() for item in items(agreed, out)], [*where, noise_and_masks(agreed)]
+    return [item.text for item in items(agreed, out)], [*where, protection_text(agreed)]
 
 
 def _own(place: Path, site: str) -> SiteModel:

@@ -1,9 +1,7 @@
-"""The contract in words says what the wire table says, for every method; and what it says stays at home does."""
+"""The form says what the wire table says, for every method; and what it says stays at home does."""
 
 from __future__ import annotations
 
-import itertools
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -13,14 +11,14 @@ import torch
 from torch import Tensor
 
 import vitrail as vt
-from tests.support import ROOT
 from tests.support.deploy.federation import Here, first_word, prepare_question
+from tests.support.deploy.forms import clause, clauses, line_of, paragraphs, summary, tables
 from tests.support.deploy.proofs import prove
 from vitrail.core.tensors import flatten
 from vitrail.data.datasets.catalogue import heart_disease, packaged
-from vitrail.deploy.consent import attack_evidence
-from vitrail.deploy.consent.form import WIDTH, contract_text, declared, phrase
-from vitrail.deploy.consent.tensor_phrases import GROUPS, IN, OUT
+from vitrail.deploy.consent.disclosures import declared, phrase, phrases
+from vitrail.deploy.consent.form import contract_text, protection_text
+from vitrail.deploy.consent.layout import WIDTH
 from vitrail.deploy.coordinator.requests import SiteRequests
 from vitrail.deploy.coordinator.session import conduct
 from vitrail.deploy.protocol.agreement import FORMAT, LAST, Agreement
@@ -30,12 +28,13 @@ from vitrail.deploy.site.site import Site
 from vitrail.engine.contract import sentences
 from vitrail.runs.folder import Folder
 from vitrail.runs.setup import resolve
-from vitrail.study.model import Protect
 
 METHODS = [
     name for name, kind in vt.methods.TABLE.items() if not kind.catalogue.pools_rows and not kind.catalogue.required_net
 ]
 NAMES = ["cleveland", "hungarian", "switzerland", "va"]
+NEVER, COUNTS = "WHAT NEVER LEAVES", "COUNTS OF ROWS"
+TRAINING, SCORES = "REPORTS: TRAINING", "SCORES AT THE END"
 
 
 def agreed(method: str, sites: int = 4, set_: dict | None = None, **changes: Any) -> Agreement:
@@ -50,95 +49,106 @@ def agreed(method: str, sites: int = 4, set_: dict | None = None, **changes: Any
     return Agreement.of(study.with_changes(protect={"scores": "exact"}), None, sites)
 
 
-def part(text: str, heading: str) -> str:
-    """One section, on one line."""
-    body = text.split(f"{heading}\n")[1]
-    return " ".join(re.split(r"\n\n(?=[A-Z ]+\n)", body)[0].split())
-
-
 @pytest.mark.parametrize("scale", ["local", "global"])
 @pytest.mark.parametrize("publishes", [True, False])
 @pytest.mark.parametrize("method", METHODS)
 def test_all_that_leaves_is_said(method: str, publishes: bool, scale: str) -> None:
     a = agreed(method, standardise=scale)
     text = contract_text(a, "va", NAMES, publishes)
-    leaves, comes = part(text, "WHAT LEAVES THIS HOUSE"), part(text, "WHAT COMES IN")
+    *_, leaving, coming = tables(text)
+    leaves, comes = ([name for row in rows for name in row[-3].split("; ")] for rows in (leaving, coming))
+    said = clauses(text)
     for line in a.lines:
-        shape = " x ".join(map(str, line.shape))
-        told = f"{line.name} {shape}" if shape and ("/" in line.name or line.asks) else line.name
-        if line.direction == "from site":
-            assert (told in leaves) == (publishes or not line.asks)
-        else:
-            assert (told in comes) == (publishes or not line.asks)
+        name = line.name + (f"[{','.join(map(str, line.shape))}]" if line.shape else "")
+        there = leaves if line.direction == "from site" else comes
+        if publishes or not line.asks:
+            assert name in there
+            assert any(phrase(a, line) in words for words in said.values())
+        elif line.shape and (
+            "/" in line.name or line.stage.startswith("screen")
+        ):  # else its name may stand for another
+            assert name not in there
     out, _ = declared(a, publishes)
-    assert {x for x in a.lines if x.direction == "from site" and (publishes or not x.asks)} <= set(out)
     total = sum(x.bytes * x.rounds for x in out)
-    said = re.search(r"In all up to ([\d.]+) (bytes|KB|MB) of numbers", leaves)
-    assert said is not None
-    assert float(said[1]) * {"bytes": 1, "KB": 1e3, "MB": 1e6}[said[2]] == pytest.approx(total, rel=0.05)
+    found = re.search(r"Up to ([\d.]+) (bytes|KB|MB) of numbers leave in all", line_of(text))
+    assert found is not None
+    assert float(found[1]) * {"bytes": 1, "KB": 1e3, "MB": 1e6}[found[2]] == pytest.approx(total, rel=0.05)
     assert a.hash in text
     assert f"{a.study.training.rounds} rounds" in text
     assert all(n in text for n in NAMES)
     assert max(map(len, text.splitlines())) <= WIDTH
+    assert len(summary(text).splitlines()) <= 55, "it fits a page"
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_tensor_has_plain_words(method: str) -> None:
     linear = {"network": {"kind": "linear"}} if method == "weight_erosion" else {}  # it shows its model when it is
     a = agreed(method, standardise="global", **linear)
-    out, came = declared(a, True)
-    for line in out + came:
-        known = OUT if line.direction == "from site" else IN
-        assert line.words or phrase(a, line) in known.values()
+    for line in [x for lines in declared(a, True) for x in lines]:
+        kinds = ("out", "columns") if line.direction == "from site" else ("in", "asked")
+        assert line.words or phrase(a, line) in {words for kind in kinds for words in phrases(kind).values()}
 
 
-def test_who_sees_it() -> None:
-    def seen(method: str, scale: str) -> str:
-        return part(contract_text(agreed(method, standardise=scale), "va", NAMES, True), "WHO SEES IT")
+def test_who_can_read_it() -> None:
+    def readers(heading: str, method: str = "fedavg", **changes: Any) -> str:
+        text = contract_text(agreed(method, **changes), "va", NAMES, True)
+        return paragraphs(clause(text, heading))["Who can read it"]
 
-    sums, each = seen("fedavg", "local"), seen("influence", "local")
-    assert "Only the sum over the sites is used (training)" in sums
-    assert "Only the sum over the sites is used (the common scale, training)" in seen("fedavg", "global")
-    assert "Only the sum over the sites is used (the common scale)" in seen("influence", "global")
-    assert "Each report (counts, what is published of your columns, scores in training, scores)" in sums
-    assert "reaches the coordinator's machine all the same" in sums  # the sum is made there
-    assert "Only the sum" not in each
-    assert all("Of the products of columns nobody can read this site's own" in text for text in (sums, each))
-    assert "Each report (counts, what is published of your columns, training, scores in training, scores)" in each
-    assert "Every site is sent the models of all sites" in each
+    needs_total = "needs only the total over the sites. All the same, what this site sends reaches its machine"
+    own = "The coordinator reads the numbers of this site."
+    assert needs_total in readers(TRAINING)
+    assert needs_total in readers("SUMS FOR A COMMON SCALE", standardise="global")
+    assert needs_total in readers("SUMS FOR A COMMON SCALE", "influence", standardise="global")
+    assert readers(TRAINING, "influence").startswith(own)
+    assert "Every site is sent the models of all sites" in readers(TRAINING, "influence")
+    assert "Every site is sent" not in readers(TRAINING)
+    assert readers(COUNTS) == own
+    assert readers(SCORES).startswith(own)
+    assert "except the products of columns" in readers("SUMMARIES OF YOUR COLUMNS")
+    compared = readers(TRAINING, protect={"robust": "median"})
+    assert "compares the reports of the sites with each other" in compared
+    assert "keeps the total alone" not in compared, "it looks at each"
+
+
+def test_what_a_compressed_report_holds_is_not_said_to_stay() -> None:
+    """Its tensors have names of their own; the layers leave all the same."""
+    short = contract_text(agreed("fedavg", protect={"compress": "int8"}), "va", NAMES, True)
+    assert phrases("layers")["head"] not in short
+    assert "In fewer bytes" in paragraphs(clause(short, TRAINING))["In which form"]
+    assert phrases("layers")["head"] in clause(contract_text(agreed("fedper"), "va", NAMES, True), NEVER)
 
 
 def test_weights_by_rows_are_told() -> None:
-    leaves = part(contract_text(agreed("fedavg"), "va", NAMES, True), "WHAT LEAVES THIS HOUSE")
+    leaves = paragraphs(clause(contract_text(agreed("fedavg"), "va", NAMES, True), TRAINING))["What leaves"]
     assert 'with weights = "rows" how many rows you train on: 1 number' in leaves
 
 
-def test_what_doubt_tells_is_told_of_classes_alone() -> None:
-    text = contract_text(agreed("fedavg"), "va", NAMES, True)
-    leaves, risks = part(text, "WHAT LEAVES THIS HOUSE"), part(text, "WHAT COULD STILL BE LEARNED")
-    assert "how unsure your model is on the held-out rows" in leaves
-    assert "no number about fewer than 10 rows, and no two that differ by fewer: 12 numbers, 96 bytes, once" in leaves
-    assert "how many mistakes are among the held-out rows that lie between them, which are 10 or more" in risks
+def test_what_uncertainty_tells_is_said_of_classes_alone() -> None:
+    said = paragraphs(clause(contract_text(agreed("fedavg"), "va", NAMES, True), SCORES))
+    assert "how unsure your model is on the held-out rows" in said["What leaves"]
+    assert "no number is about fewer than 10 rows, and no two differ by fewer: 12 numbers" in said["What leaves"]
+    learned = said["What an attacker could learn"]
+    assert "how many mistakes are among the held-out rows between them. These are 10 or more." in learned
     study = vt.Study.infer({k: v.dropna(subset="thalach") for k, v in heart_disease().items()}, target="thalach")
     numbers = contract_text(Agreement.of(resolve(study, "fedavg", None)[0], None, 4), "va", NAMES, True)
     assert "unsure" not in numbers
-    assert "tenth" not in numbers
+    assert "surest" not in numbers
 
 
 def test_private_layers_stay_until_they_are_published() -> None:
-    a = agreed("ifedavg", standardise="local")
-    kept = [part(contract_text(a, "va", NAMES, p), "WHAT NEVER LEAVES") for p in (True, False)]
-    assert [GROUPS["input"] in k for k in kept] == [False, True]
-    assert GROUPS["head"] in part(contract_text(agreed("fedper"), "va", NAMES, True), "WHAT NEVER LEAVES")
+    a, layers = agreed("ifedavg", standardise="local"), phrases("layers")
+    kept = [clause(contract_text(a, "va", NAMES, p), NEVER) for p in (True, False)]
+    assert [layers["input"] in k for k in kept] == [False, True]
+    assert layers["head"] in clause(contract_text(agreed("fedper"), "va", NAMES, True), NEVER)
     scale = "the mean and the standard deviation of each column"
     assert [scale in k for k in kept] == [False, True]  # quantiles tell about as much
     shared = agreed("ifedavg", standardise="global")
-    assert scale not in part(contract_text(shared, "va", NAMES, False), "WHAT NEVER LEAVES")
+    assert scale not in clause(contract_text(shared, "va", NAMES, False), NEVER)
 
 
 def test_a_model_trained_beside_is_named_only_where_there_is_one() -> None:
     def never(**settings: Any) -> str:
-        return part(contract_text(agreed("weight_erosion", **settings), "va", NAMES, True), "WHAT NEVER LEAVES")
+        return clause(contract_text(agreed("weight_erosion", **settings), "va", NAMES, True), NEVER)
 
     beside = "the model that is trained on your rows alone, beside"
     assert beside in never()
@@ -146,9 +156,36 @@ def test_a_model_trained_beside_is_named_only_where_there_is_one() -> None:
     assert beside not in never(network={"kind": "linear"})  # then it is shown in the end
 
 
-def test_the_study_cannot_write_on_the_terminal() -> None:
-    text = contract_text(agreed("fedavg", description="\x1b[2J all is well"), "va", NAMES, True)
-    assert "\x1b" not in text
+@pytest.mark.parametrize(
+    ("protect", "words"),
+    [
+        ({"rows": {"epsilon": 1.0}}, ("every step", "epsilon 1 for a row", "2.15 for one")),
+        ({"rows": {"epsilon": 8.0}}, ("every step", "epsilon 8 for a row", "19.1 for one")),
+        ({"sites": {"epsilon": 4.0}, "clip": 0.5}, ("total of every round", "epsilon 4 for a site", "9.08 for one")),
+    ],
+)
+def test_the_form_has_epsilon_for_a_removed_and_for_a_replaced_one(
+    protect: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    one = agreed("fedavg", protect=protect, standardise="local")
+    text = contract_text(one, "va", NAMES, True)
+    learned = paragraphs(clause(text, TRAINING))["What an attacker could learn"]
+    assert all(part in learned for part in words)
+    budget = clause(text, "THE NOISE, AND THE PRIVACY BUDGET")
+    for part in ("compares the run with the same run without the values", "in its place", "The budget does not cover"):
+        assert part in budget
+    assert protection_text(one) in learned
+    plain = contract_text(agreed("fedavg"), "va", NAMES, True)
+    assert "No noise is added" in plain
+    assert "epsilon" not in plain
+
+
+def test_where_noise_is_added_for_sites_no_scores_leave_and_the_report_holds_none() -> None:
+    one = agreed("fedavg", protect={"sites": {"epsilon": 4.0}, "clip": 0.5}, standardise="local")
+    text = contract_text(one, "va", NAMES, True)
+    assert not [heading for heading in clauses(text) if heading.startswith("SCORES")]
+    assert "its scores" not in clause(text, "RULES FOR EVERY MESSAGE")
+    assert "its scores" in clause(contract_text(agreed("fedavg"), "va", NAMES, True), "RULES FOR EVERY MESSAGE")
 
 
 class Counted(Here):
@@ -235,55 +272,3 @@ def _inside(mine: Tensor, sent: Tensor) -> bool:
     windows = sent.flatten().double().unfold(0, n, 1)
     cosine = (windows @ flat).abs() / (windows.norm(dim=1) * flat.norm()).clamp(min=1e-30)
     return bool((cosine > 1 - 1e-9).any())
-
-
-def test_what_was_tried_is_what_the_benchmark_printed() -> None:
-    """One measured sentence for the guards at hand, and its numbers are no others than those of the trials."""
-    found = json.loads((ROOT / "benchmarks" / "attacks" / "results" / "attacks.json").read_text())
-    for guard, name in (("plain", "plain"), ("masked", "total of three"), ("rows", "rows 10")):
-        hidden, bare = ("draws known", "draws known") if guard == "rows" else ("draws secret", "no dropout")
-        for how, counts in zip((hidden, bare), attack_evidence.REBUILT[guard], strict=True):
-            cases = [found[f"honest|{name}, {how}|{draw}"] for draw in range(1, 6)]
-            assert tuple(c["rebuilt"] for c in cases) == counts
-            assert {c["rows"] for c in cases} == {attack_evidence.BATCH}
-    control = [found[f"honest|plain, draws known|{draw}"]["rebuilt"] for draw in range(1, 6)]
-    assert sum(rebuilt >= 12 for rebuilt in control) >= 4  # the attack works where nothing is hidden from it
-    drafted = [found[f"honest|total of three, draws secret|{draw}"] for draw in range(1, 6)]
-    assert all(c["cells"] <= c["guess"] + 0.05 for c in drafted)
-    for guard, name in (("plain", "plain"), ("masked", "total of four"), ("rows", "rows 10")):
-        cases = [found[f"craft|{name}, no dropout|{seed}"] for seed in range(1, 6)]
-        assert tuple(c["rebuilt"] for c in cases) == attack_evidence.CRAFTED[guard]
-        assert {c["rows"] for c in cases} == {attack_evidence.PATIENTS}
-    said = {
-        "52 to 58 of 203 patients were read in 40": Protect(),
-        "11 to 25 of 203 patients were read out of totals": Protect(sum="masked"),
-        "0 of 203 patients were read through noise": Protect(rows={"epsilon": 3.0}),
-    }
-    for words, protect in said.items():
-        assert words in attack_evidence.what_was_tried(protect, dropout=True)
-    for protect, dropout in itertools.product(({}, {"sum": "masked"}), (0.0, 0.2)):
-        form = contract_text(agreed("fedavg", protect=protect, network={"dropout": dropout}), "va", NAMES, True)
-        measured = {kept: attack_evidence.what_was_tried(Protect(**protect), dropout=kept) for kept in (True, False)}
-        assert {kept for kept, words in measured.items() if words in " ".join(form.split())} == {dropout > 0}
-    assert "rebuilt 0 to 1 of" in attack_evidence.what_was_tried(Protect(sum="masked"), dropout=False)
-
-
-@pytest.mark.parametrize(
-    ("protect", "told"),
-    [
-        ({"rows": {"epsilon": 1.0}}, ("every step", "epsilon 1 for a row", "2.15 for one")),
-        ({"rows": {"epsilon": 8.0}}, ("every step", "epsilon 8 for a row", "19.1 for one")),
-        ({"sites": {"epsilon": 4.0}, "clip": 0.5}, ("total of every round", "epsilon 4 for a site", "9.08 for one")),
-    ],
-)
-def test_the_form_has_epsilon_for_a_removed_and_for_a_replaced_one(
-    protect: dict[str, Any], told: tuple[str, ...]
-) -> None:
-    one = agreed("fedavg", protect=protect, standardise="local")
-    text = " ".join(contract_text(one, "va", NAMES, True, spent=["Before: nothing."]).split())
-    for words in (*told, "Removed: the run is compared", "with another", "It does not cover "):
-        assert words in text, words
-    assert "THE PRIVACY BUDGET OF THESE ROWS - Before: nothing." in text
-    plain = contract_text(agreed("fedavg"), "va", NAMES, True)
-    assert "No noise is added" in plain
-    assert "epsilon" not in plain

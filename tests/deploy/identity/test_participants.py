@@ -28,7 +28,7 @@ from vitrail.deploy.identity.documents import identity_of
 from vitrail.deploy.protocol.agreement import FORMAT, Agreement
 from vitrail.deploy.protocol.message import Message, unpack
 from vitrail.deploy.secure_sum.shared import SCALE, SCREENING, SumName, single_sums, terms_of
-from vitrail.deploy.site.process import agree
+from vitrail.deploy.site.process import agree, form_of
 from vitrail.deploy.vertical.agreement import agreed_hash
 from vitrail.study.model import Study
 
@@ -83,7 +83,8 @@ def test_a_site_joins_when_the_list_is_complete(folder: Path, place: Path) -> No
         agreed_hash(kits[0].study, kits[0].seed, enrolment.load_coordinator(folder).roster)
     }
     assert hash_of(kits[0]) != kits[0].invitation["agreement"], "the invitation's is nobody's to accept"
-    agreed, _, _ = agree(kits[NAMES.index("va")], place / "va.csv", hash_of(kits[0]), True)
+    va = kits[NAMES.index("va")]
+    agreed, _, _ = agree(va, place / "va.csv", form_of(va).hash, True)
     assert agreed.roster == {kit.site: kit.fingerprint for kit in kits}
 
 
@@ -104,7 +105,7 @@ def test_commands_say_who_is_missing_and_what_is_accepted(place: Path) -> None:
     assert "Not approved yet: bern and genf." in do("approve", requests["va"], "--study", study, "--yes")
     assert "Not approved yet: genf." in do("approve", requests["bern"], "--study", study, "--yes")
     last, who = do("approve", requests["genf"], "--study", study, "--yes"), enrolment.load_coordinator(folder)
-    assert f"Everybody accepts the agreement {agreed_hash(who.study, who.seed, who.roster)}" in last
+    assert f"Every form names the agreement {agreed_hash(who.study, who.seed, who.roster)}" in last
     assert all(f"{site} {mark}" in last for site, mark in who.roster.items())
     assert len(who.roster) == 3
 
@@ -122,7 +123,7 @@ def test_the_hash_covers_names_and_keys() -> None:
 def test_a_site_that_is_added_needs_everybodys_consent(folder: Path, place: Path) -> None:
     approve(folder, place, *NAMES)
     kit = take(folder, place, "va")
-    agree(kit, place / "va.csv", hash_of(kit), True)
+    agree(kit, place / "va.csv", form_of(kit).hash, True)
     agree(kit, place / "va.csv", "", True)  # accepted once, it is not asked again
     before = enrolment.load_coordinator(folder).roster
     enrolment.invite(place / "heart.toml", ["Bern"], "")
@@ -132,7 +133,7 @@ def test_a_site_that_is_added_needs_everybodys_consent(folder: Path, place: Path
     with pytest.raises(VitrailError, match="nobody agreed"):
         agree(take(folder, place, "va"), place / "va.csv", "", True)
     with pytest.raises(VitrailError, match="not what was accepted"):
-        agree(enrolment.load_kit(kit.folder), place / "va.csv", hash_of(kit), True)
+        agree(enrolment.load_kit(kit.folder), place / "va.csv", form_of(kit).hash, True)
 
 
 def test_who_is_removed_keeps_its_place_once_a_run_has_begun(folder: Path, place: Path) -> None:
@@ -173,11 +174,11 @@ def test_the_form_names_all_keys_and_who_would_have_to_collude() -> None:
     known = Agreement.of(agreed.study, agreed.seed, roster(NAMES))
     form = contract_text(known, "va", NAMES, True)
     for name, mark in known.roster.items():
-        assert f"- {name}{' (this site)' * (name == 'va')}: {mark}" in form
+        assert f"{name} {'this site' if name == 'va' else 'site'} {mark}" in " ".join(form.split())
     flat = " ".join(form.split())
-    assert "compare by phone" in flat
-    assert "what 3 sites or more (more than two thirds of 4) report together" in flat
-    assert "TO READ THIS SITE'S REPORT IT TAKES: the coordinator and 2 of the 3 other sites, working together." in flat
+    assert "Each reads out its own fingerprint, and all read out the same agreement" in flat
+    assert "only of 3 sites or more, which is more than two thirds of the 4 that accepted the agreement" in flat
+    assert "the coordinator and 2 of the 3 other sites would have to work together" in flat
     assert "may change at most 12 times in a run" in flat
 
 

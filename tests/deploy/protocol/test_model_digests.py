@@ -267,11 +267,11 @@ def test_form_and_table_say_that_lists_go_round() -> None:
     assert lines["from site", DIGESTS].shape == (3, 16)
     assert lines["to site", DIGESTS].shape == (4, 3, 16)
     form = " ".join(contract_text(of, "va", NAMES, True).split())
-    assert "a digest of each model that you scored or ended a stage with" in form
+    assert "a digest of each model that this site scored or with which a stage ended" in form
     assert "whether all scored the same models" in form
     other = " ".join(contract_text(agreed("influence"), "va", NAMES, True).split())
-    assert "a digest of each model that you scored" not in other
-    assert "sites cannot compare which models they scored" in other
+    assert "a digest of each model that this site scored" not in other
+    assert "the sites cannot compare which models they scored" in other
 
 
 def test_lists_for_which_there_is_no_room_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

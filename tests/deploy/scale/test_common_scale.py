@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import vitrail as vt
+from tests.support.deploy.forms import clause, paragraphs
 from tests.support.deploy.masked_runs import RUN, KilledError, Masked
 from vitrail.core.errors import VitrailError
 from vitrail.data.encoding import finish_moments, moments, numeric
@@ -204,6 +205,7 @@ def test_the_book_asks_so_and_the_form_tells_it(agreed: Agreement, tmp_path: Pat
     assert {line.seen for line in lines} == {"masked"}
     shapes = agreed.answer("standardise", {"step": 1}).tensors
     assert sorted(line.shape for line in lines) == sorted(shape for shape, _ in shapes.values())
-    form = " ".join(contract_text(agreed, "east", list(NAMES), True).split())
-    assert "the sum of the squares of these values" in form
-    assert "Only the sum over the sites is used (the common scale)" not in form
+    said = paragraphs(clause(contract_text(agreed, "east", list(NAMES), True), "SUMS FOR A COMMON SCALE"))
+    assert "the sum of the squares of these values" in said["What leaves"]
+    assert said["In which form"].startswith("Under masks")
+    assert said["Who can read it"].startswith("Nobody can read what this site alone sent")

@@ -19,9 +19,12 @@ from safetensors import safe_open
 
 import vitrail as vt
 from tests.support.deploy.federation import Here, without_scores
+from tests.support.deploy.forms import clause, line_of
 from tests.support.deploy.proofs import authority, prove
 from vitrail.data.datasets.catalogue import heart_disease, packaged
 from vitrail.data.readers.tables import clean
+from vitrail.deploy.consent.disclosures import phrases
+from vitrail.deploy.consent.file_sheet import file_sheet
 from vitrail.deploy.consent.form import contract_text
 from vitrail.deploy.coordinator.requests import Responses, SiteRequests
 from vitrail.deploy.coordinator.session import conduct
@@ -32,6 +35,7 @@ from vitrail.deploy.screening.coordinator import AWAY, RemoteScreening
 from vitrail.deploy.screening.shared import LEGS
 from vitrail.deploy.screening.site import PLACE
 from vitrail.deploy.secure_sum.coordinator import SumCoordinator
+from vitrail.deploy.site.privacy_ledger import PrivacyLedger
 from vitrail.deploy.site.site import BEHIND, POOLED, Site
 from vitrail.privacy.secure_sum import dropout_tolerant
 from vitrail.quality.screening import Screening, ScreeningSite
@@ -208,18 +212,20 @@ def test_no_single_matrix_is_readable(four: Four, monkeypatch: pytest.MonkeyPatc
 
 def test_the_form_says_all_of_it(four: Four) -> None:
     frame = four.frames["switzerland"]
-    form = " ".join(contract_text(four.agreed, "switzerland", NAMES, True, len(frame)).split())
+    text = contract_text(four.agreed, "switzerland", NAMES, True)
+    form, said = line_of(text), clause(text, "SUMMARIES OF YOUR COLUMNS")
     for part in four.agreed.parts:
         if part.direction == "from site":
-            assert part.means in form
-    assert f"against the {len(frame)} rows that you have" in form
-    assert "under masks" in form
+            assert phrases("columns")[part.name] in said
+    assert "the products of columns under masks" in said
     assert "two thirds" in form
-    few = " ".join(contract_text(four.agreed, "switzerland", NAMES, True, 8).split())
-    assert "you have 8 rows, which is too few" in few
-    refused = " ".join(contract_text(four.agreed, "switzerland", NAMES, False, len(frame)).split())
+    ledger = PrivacyLedger(four.root / "ledger", four.root / "none.csv", frame, four.agreed, None)
+    many, few = (line_of(file_sheet(four.agreed, True, rows, ledger)) for rows in (len(frame), 8))
+    assert f"against the {len(frame)} rows that you have" in many
+    assert "You have 8 rows. These are too few" in few
+    refused = line_of(contract_text(four.agreed, "switzerland", NAMES, False))
     assert "under masks" not in refused
-    assert "what a site may publish: this site does not" in refused
+    assert "what a site may publish: you refused" in refused
 
 
 def test_too_few_rows_publish_nothing(four: Four, tmp_path: Path) -> None:

@@ -95,8 +95,8 @@ def test_the_consent_form_names_it() -> None:
     assert vt.Study.parse(tomllib.loads(study.to_toml())).bedside.tell
     agreed = Agreement.of(study, None, 3)
     form = " ".join(contract_text(agreed, "left", list(SITES), publishes=False).split())
-    assert "of your held-out rows between two risks that your model says" in form
-    assert "no group of fewer than 10 rows" in form
+    assert "of your held-out rows between two risks by your model" in form
+    assert "no group has fewer than 10 rows" in form
     assert agreed.hash != Agreement.of(make_study(), None, 3).hash
 
 

@@ -17,7 +17,7 @@ from tests.support.deploy.federation import Federation, Here, drawn
 from vitrail.core.errors import BudgetSpent, VitrailError
 from vitrail.data.datasets.catalogue import heart_disease, packaged
 from vitrail.data.readers.tables import clean, read_table
-from vitrail.deploy.consent.budget import ledger_text
+from vitrail.deploy.consent.file_sheet import file_sheet
 from vitrail.deploy.coordinator.requests import SiteRequests
 from vitrail.deploy.coordinator.run_members import RunMembers
 from vitrail.deploy.protocol.agreement import FORMAT, Agreement
@@ -236,16 +236,21 @@ def test_where_it_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert ledger_folder(tmp_path / "homes" / "va.home") == tmp_path / "homes" / "vitrail-ledger"
 
 
+def sheet(site: Site) -> str:
+    assert site.ledger is not None
+    return " ".join(file_sheet(site.agreed, True, 100, site.ledger).split())
+
+
 def test_the_form_says_what_was_spent_and_what_it_would_come_to(tmp_path: Path, va: Path) -> None:
     fresh = site_of(tmp_path, "a", agreement(4.0, "one"), va)
     assert fresh.ledger is not None
-    text = " ".join(ledger_text(fresh.ledger))
+    text = sheet(fresh)
     assert "none of these rows is known" in text
     assert "epsilon 4 for a removed row and 9.08 for a replaced one (delta 1e-05)" in text
     greet(fresh, RUN)
     second = site_of(tmp_path, "b", agreement(4.0, "two"), va, most=7.0)
     assert second.ledger is not None
-    text = " ".join(ledger_text(second.ledger))
+    text = sheet(second)
     assert "Earlier runs: 1 (one, " in text
     assert "Together they spent epsilon 4 for a removed row" in text
     losses = [row_loss(second.agreed.study, second.agreed.method)] * 2
@@ -254,7 +259,7 @@ def test_the_form_says_what_was_spent_and_what_it_would_come_to(tmp_path: Path, 
     assert "Limit: epsilon 7" in text
     going_on = site_of(tmp_path, "a", agreement(4.0, "one"), va)
     assert going_on.ledger is not None
-    assert "none of these rows is known" in " ".join(ledger_text(going_on.ledger)), "its own run is what is asked for"
+    assert "none of these rows is known" in sheet(going_on), "its own run is what is asked for"
 
 
 def test_a_simulation_draws_what_the_site_draws_and_counts_nothing(tmp_path: Path, folder: Path) -> None:
@@ -275,7 +280,7 @@ def test_join_shows_what_was_spent_and_refuses_what_is_too_much(tmp_path: Path) 
     )
     made.enrol()
     kit, approval = made.kit("va"), made.root / "va" / "va.approval"
-    accept = made.hash
+    accept = made.accepted("va")
     greet(site_of(tmp_path, "earlier", agreement(3.0, "an earlier study"), made.data("va")), RUN)
     given = ("join", kit, "--data", made.data("va"), "--approval", approval, "--accept", accept)
     done = vitrail(*given, "--most-epsilon", 5)

@@ -22,7 +22,7 @@ from tests.support.scripts import load_script
 from vitrail.core.errors import VitrailError
 from vitrail.data.datasets.catalogue import heart_disease
 from vitrail.data.readers.tables import clean
-from vitrail.deploy.consent.model_judging import what_judging_tells
+from vitrail.deploy.consent.disclosures import disclosures
 from vitrail.deploy.protocol import score_plan
 from vitrail.deploy.protocol.agreement import FOOTPRINT, Agreement
 from vitrail.deploy.protocol.message import Message
@@ -198,18 +198,20 @@ def test_how_many_rows_travelling_models_tell_right_is_rounded(tmp_path: Path) -
 def test_the_form_names_every_report_that_judges_models() -> None:
     """With how often, how many numbers, and whether the coordinator reads them one by one."""
     study = agreed(rounds=3).study.with_changes(protect={"sum": "plain"})
-    for method, words in {
+    for method, judged in {
         "fedavg": [],
-        "influence": ["judge models (training), 3 times in a run. NOT ROUNDED: 4 numbers each time leave exactly"],
-        "agreed_mix": ["judge models (choice), once in a run. NOT ROUNDED: 275 numbers", "(losses on rows left out)"],
+        "influence": [("reports: training", (3, 0, 4, ""))],
+        "agreed_mix": [("reports: choice", (1, 0, 275, "")), ("losses on rows left out", (1, 0, 3, ""))],
     }.items():
         plain = study.with_changes(protect={"scores": "exact" if method == "agreed_mix" else "rounded"})
-        found = what_judging_tells(of := Agreement.of(resolve(plain, method, None)[0], None, 4), of.lines)
-        assert len(found) == len(words)
-        assert all(part in text for part, text in zip(words, found, strict=True))
+        of = Agreement.of(resolve(plain, method, None)[0], None, 4)
+        found = [(d.title, tuple(one)) for d in disclosures(of, True) for one in d.judging]
+        assert found == judged
     masked = study.with_changes(protect={"sum": "masked"})
     of = Agreement.of(resolve(masked, "agreed_mix", None)[0], None, 4)
-    assert "275 numbers each time leave under masks" in what_judging_tells(of, of.lines)[0]
+    assert ("reports: choice", "masked", False) in [
+        (d.title, one.reading, d.not_rounded) for d in disclosures(of, True) for one in d.judging
+    ]
 
 
 def test_under_masks_no_site_tells_its_own_in_training() -> None:

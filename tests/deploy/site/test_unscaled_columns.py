@@ -19,7 +19,6 @@ from vitrail.deploy.protocol.message import Message
 from vitrail.deploy.site.site import Site
 from vitrail.deploy.site.unscaled_columns import (
     MOST_FIRST,
-    NOT_LOOKED,
     check_first_report,
     looks_at_reports,
     rows_in_first_report,
@@ -100,6 +99,7 @@ def test_the_form_says_what_is_not_looked_at() -> None:
     def form(one: Agreement) -> str:
         return " ".join(contract_text(one, "north", list(SITES), True).split())
 
-    assert NOT_LOOKED in form(agreed(raw=True, protect={"sum": "masked"}))
-    assert NOT_LOOKED not in form(agreed(raw=True))
-    assert NOT_LOOKED not in form(agreed(raw=True, standardise="local", protect={"sum": "masked"}))
+    words = "The reports leave under masks, and this site does not look for rows in them."
+    assert words in form(agreed(raw=True, protect={"sum": "masked"}))
+    assert words not in form(agreed(raw=True))
+    assert words not in form(agreed(raw=True, standardise="local", protect={"sum": "masked"}))

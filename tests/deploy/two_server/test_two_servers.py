@@ -22,6 +22,7 @@ from vitrail.core.errors import VitrailError
 from vitrail.core.facts import OUTLYING
 from vitrail.data.datasets.catalogue import heart_disease
 from vitrail.deploy.consent.form import contract_text
+from vitrail.deploy.consent.second_server import second_server_form
 from vitrail.deploy.coordinator.requests import Responses, SiteRequests
 from vitrail.deploy.coordinator.session import conduct
 from vitrail.deploy.identity import enrolment
@@ -29,7 +30,7 @@ from vitrail.deploy.protocol.agreement import Agreement
 from vitrail.deploy.protocol.message import Message, unpack
 from vitrail.deploy.site.process import agree
 from vitrail.deploy.two_server import shared as two_server
-from vitrail.deploy.two_server.process import second_text, serve_second
+from vitrail.deploy.two_server.process import serve_second
 from vitrail.deploy.two_server.server import SecondServer
 from vitrail.privacy.secure_sum.spec import draw
 from vitrail.privacy.two_server.protocol import from_fixed_point, to_fixed_point
@@ -232,17 +233,17 @@ def test_the_second_is_enrolled_like_a_site_and_asked_for_its_yes(tmp_path: Path
     agreed = Agreement.of(kits[0].study, kits[0].seed, kits[0].participants.roster)
     assert agreed.sites == len(FRAMES), "the second is no site that counts"
     assert agreed.roster[SECOND] == kits[0].fingerprint, "and its key is accepted with the others"
-    said = second_text(agreed, kits[0])
+    said = " ".join(second_server_form(agreed, SECOND, kits[0].fingerprint).text.split())
     assert kits[0].fingerprint in said
-    assert "put their halves together" in " ".join(said.split())
+    assert "gets both to put their halves together, reads every site. You promise that nobody does." in said
     with pytest.raises(VitrailError, match="the second server's"):
         agree(kits[0], tmp_path / "none.csv", "", True)
     for kit, why in ((kits[1], "study's second server is registry"), (kits[0], "nobody agreed|not what was accepted")):
         with pytest.raises(VitrailError, match=why):
             serve_second(kit.folder, None, "0" * 24, print)
     form = " ".join(contract_text(agreed_on(1), "va", [*FRAMES, SECOND], True).split())
-    assert "sealed for the second server, registry" in form
-    assert "put their halves together, every report is read" in form
+    assert "the other is sealed for the second server (registry)" in form
+    assert "If the coordinator and registry put their halves together, they read every report." in form
 
 
 def test_a_study_says_who_the_second_is(tmp_path: Path) -> None:

@@ -13,14 +13,14 @@ from tests.support.deploy.enrolment import ask, refused
 from tests.support.deploy.talking import study, tables
 from vitrail.core.errors import VitrailError
 from vitrail.deploy.audit.outbox import Outbox
-from vitrail.deploy.consent.vertical import pact_text
+from vitrail.deploy.consent.party import party_form
 from vitrail.deploy.doctor import at_site
 from vitrail.deploy.identity import enrolment, party_keys
 from vitrail.deploy.identity.certificates import StudyAuthority, own_key
 from vitrail.deploy.identity.coordinator_folder import approval_of
 from vitrail.deploy.site.model import leave
 from vitrail.deploy.vertical.agreement import agreed_hash
-from vitrail.deploy.vertical.process import agree_party, pact_of, ration_left
+from vitrail.deploy.vertical.process import agree_party, form_of_party, pact_of, ration_left
 
 
 @pytest.fixture(scope="module")
@@ -52,20 +52,22 @@ def plain(text: str) -> str:
 
 def test_a_guest_reads_what_it_could_tell(enrolled: tuple[Path, Path]) -> None:
     pact = pact_of(kit_of(enrolled[1], "lab"))
-    form = plain(pact_text(pact, "lab", (9, 900)))
+    form = plain(party_form(pact, "lab", (9, 900)).text)
     for words in (
-        "about each row at most 9 times: 1 number, rounded to 8 levels, with noise of 1 times their spread",
-        "about at most 900 rows in all",
-        "Coordinator and clinic together can read your columns as they are",
+        "About each patient at most 9 times",
+        "1 number for each patient, rounded to 8 levels, with noise of 1 times their spread",
+        "About at most 900 rows in all",
+        "The coordinator and clinic together can read your columns as they are",
         "the names of your columns",
         "which of a few levels your model's numbers for a patient fall on",
-        "It holds no key to a letter.",
-        f"--accept {pact.hash}",
+        "holds no key to any of them",
+        "in 26 of 100 cases from its own columns, in 30 with answers",
+        pact.hash,
         *pact.marks.values(),
     ):
         assert words in form, words
     assert "MORE THAN THE STUDY" not in form
-    above = plain(pact_text(pact, "lab", (10, 900)))
+    above = plain(party_form(pact, "lab", (10, 900)).text)
     assert "THIS IS MORE THAN THE STUDY ASKS FOR (in training 9)." in above
     never = form.split("WHAT NEVER LEAVES")[1]
     assert "crp" not in form
@@ -77,26 +79,29 @@ def test_answers_as_they_are_are_said_in_capitals(enrolled: tuple[Path, Path]) -
     bare = {k: v.model_dump() for k, v in study().parties.items()}
     bare["lab"] |= {"bits": 0, "noise": 0.0}
     pact = pact_of(kit_of(enrolled[1], "lab"))
-    form = plain(pact_text(type(pact)(study(parties=bare), pact.seed, pact.cards), "lab", (9, 900)))
+    form = plain(party_form(type(pact)(study(parties=bare), pact.seed, pact.cards), "lab", (9, 900)).text)
     assert "NOT ROUNDED, WITHOUT NOISE" in form
     assert "can give single columns away exactly" in form
 
 
 def test_a_host_reads_what_it_could_tell(enrolled: tuple[Path, Path]) -> None:
-    form = plain(pact_text(pact_of(kit_of(enrolled[1], "clinic")), "clinic", (20, 1000)))
-    assert "Coordinator and a guest together can read by how much each row's answer is wrong" in form
-    assert "which tells sick of every row that is trained on" in form
-    assert "ration" not in form.split("WHAT LEAVES")[1].split("WHO SEES")[0]
+    form = plain(party_form(pact_of(kit_of(enrolled[1], "clinic")), "clinic", (20, 1000)).text)
+    assert "The coordinator and a guest together can read by how much each answer is wrong" in form
+    assert "This reveals sick of every row that is trained on" in form
+    assert "ration" not in form
 
 
 def test_the_hash_is_what_counts(enrolled: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     kit, data = kit_of(enrolled[1], "lab"), data_of(enrolled[1], "lab")
-    mark = pact_of(kit).hash
+    mark = form_of_party(kit, (None, 50))[3].hash
+    assert mark != form_of_party(kit)[3].hash
     refused("nobody agreed", agree_party, kit, data, "", (None, None))
     refused("this is not what was accepted", agree_party, kit, data, "0" * 24, (None, None))
     _, _, ration = agree_party(kit, data, mark, (None, 50))
     assert ration == (9, 50)
-    assert "50 rows in all" in plain(capsys.readouterr().out)
+    printed = capsys.readouterr().out
+    assert "50 rows in all" in plain(printed)
+    assert (kit.home / f"consent-{mark}.txt").read_text(encoding="utf-8") in printed
     agree_party(kit, data, "", (None, 50))  # as before
     refused("nobody agreed", agree_party, kit, data, "", (None, 51))  # another ration, another yes
     assert ration_left(kit) == ["Ration: 9 times for each row in training, 50 rows afterwards."]
@@ -111,7 +116,7 @@ def test_a_party_that_is_swapped_later_is_not_what_was_accepted(enrolled: tuple[
     folder, place = enrolled
     shutil.copytree(place / "lab", tmp_path / "lab")
     kit, data = kit_of(tmp_path, "lab"), data_of(tmp_path, "lab")
-    agree_party(kit, data, pact_of(kit).hash, (None, None))
+    agree_party(kit, data, form_of_party(kit)[3].hash, (None, None))
     right = approval_of(folder, "lab")
     agree_party(enrolment.accept(kit.folder, right), data, "", (None, None))
     key, who = own_key(tmp_path / "key.pem"), enrolment.identity_of("clinic")

@@ -10,6 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 import vitrail as vt
+from tests.support.deploy.forms import clause
 from tests.support.small import opposed_tables
 from vitrail.cli import app
 from vitrail.core.errors import VitrailError
@@ -114,15 +115,16 @@ def test_wire_and_form_say_who_can_read_what(tmp_path: Path) -> None:
     told = CliRunner().invoke(app, ["wire", "fedavg", str(tmp_path / "study.toml")]).output
     assert "the coordinator can read the total of more than two thirds" in told
     form = " ".join(contract_text(Agreement.of(MASKED, None, 5), "north", list(SITES), True).split())
-    assert "Nobody can read this site's own report (training)" in form
-    assert "what 4 sites or more (more than two thirds of 5) report together can be opened" in form
-    assert "TO READ THIS SITE'S REPORT IT TAKES: the coordinator and 3 of the 4 other sites" in form
+    assert "Nobody can read what this site alone sent. The coordinator reads only the total of 4 sites or more" in form
+    assert "4 sites or more, which is more than two thirds of the 5 that accepted the agreement" in form
+    assert "the coordinator and 3 of the 4 other sites would have to work together" in form
     assert "could be read there" not in form  # as it says in the open
     assert "The coordinator cannot read a single report" in form
-    assert "sealed shares of what hides this site's report" in form
-    plain = " ".join(contract_text(Agreement.of(study(), None, 5), "north", list(SITES), True).split())
-    assert "the coordinator is not kept from reading a single report" in plain
-    assert "Nobody can read this site's own report" not in plain
+    assert "sealed shares of the secrets that hide the report of this site" in form
+    text = contract_text(Agreement.of(study(), None, 5), "north", list(SITES), True)
+    plain = clause(text, "REPORTS: TRAINING")
+    assert "Nothing keeps the coordinator from reading a single report" in plain
+    assert "Nobody can read what this site alone sent" not in plain
     noisy = study(rows={"epsilon": 3.0}).with_changes(standardise="local")
     form = " ".join(contract_text(Agreement.of(noisy, None, 5), "north", list(SITES), True).split())
     assert "Noise is added at this site in every step (epsilon 3 for a row that is removed" in form

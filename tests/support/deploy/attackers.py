@@ -26,7 +26,7 @@ def three_hospitals(root: Path, rounds: int) -> Federation:
 def join_with_long_answers(federation: Federation, site: str, count: int) -> None:
     """A site that answers every question with so many bytes."""
     kit, approval = federation.kit(site), federation.root / site / f"{site}.approval"
-    accept = federation.hash
+    accept = federation.accepted(site)
     words = ["join", kit, "--data", federation.data(site), "--accept", accept, "--approval", approval]
     federation.run(site, Path(__file__).with_name("long_answers.py"), count, *words)
 

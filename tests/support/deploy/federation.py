@@ -28,6 +28,7 @@ from vitrail.cli import app
 from vitrail.core.errors import VitrailError
 from vitrail.core.tensors import flatten
 from vitrail.data.encoding import finish_moments, moments, numeric
+from vitrail.deploy.consent.form import site_form
 from vitrail.deploy.coordinator.requests import Responses
 from vitrail.deploy.identity import enrolment as enrol
 from vitrail.deploy.identity.coordinator_folder import approval_of, folder_of, invitation_of
@@ -88,8 +89,14 @@ class Federation:
 
     @property
     def hash(self) -> str:
-        """Of what everybody accepts."""
+        """Of the agreement, which every form names."""
         return agreed_hash(self.who.study, self.who.seed, self.who.roster)
+
+    def accepted(self, site: str, *words: object) -> str:
+        """The hash of the form that this site accepts when it joins with these words."""
+        who = self.who
+        agreement = Agreement.of(who.study, who.seed, who.roster)
+        return site_form(agreement, site, list(who.roster), "--no-publish" not in words, "--show-verdict" in words).hash
 
     def log(self, name: str) -> Path:
         return self.root / f"{name}.log"
@@ -140,7 +147,7 @@ class Federation:
         """A site's process; the first time with its approval."""
         kit = kit or self.kit(site)
         first = [] if (kit / "certificate.pem").exists() else ["--approval", self.root / site / f"{site}.approval"]
-        accept = ["--accept", self.hash]
+        accept = ["--accept", self.accepted(site, *words)]
         return self.fork(name or site, "join", kit, "--data", self.data(site), *accept, *first, *words)
 
     def fork(self, log: str, *words: object) -> Forked:

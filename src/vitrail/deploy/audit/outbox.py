@@ -218,7 +218,7 @@ def numbers(message: Message, place: Path) -> str:
     """A message's own numbers; of long tensors the two ends, and how to see the rest."""
     import numpy as np
 
-    from vitrail.deploy.consent.form import volume
+    from vitrail.deploy.consent.disclosures import volume
 
     out = [f"{printable(k)} = {printable(str(v))}" for k, v in message.words.items()]
     cut = False

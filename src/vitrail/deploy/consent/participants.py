@@ -1,25 +1,13 @@
-"""The participants in the words of the consent form: their keys, and who would have to collude to read a report."""
+"""Who would have to work together to read one site's own report: counted for the form."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from vitrail.deploy.consent.secure_sum import grouped_at
 from vitrail.deploy.protocol.agreement import Agreement
 from vitrail.deploy.secure_sum.shared import grouped
-from vitrail.deploy.two_server import shared as two_server
 from vitrail.privacy.secure_sum.dropout_tolerant import groups, needed
 from vitrail.privacy.secure_sum.fixed_point import fewest_of
-
-
-def about_keys(agreement: Agreement) -> str:
-    if not agreement.roster:
-        return "Their keys are known, and named here, when all who were invited are approved."
-    return (
-        "Their keys, as the coordinator gave them. Call each, at a number that you have from elsewhere, and compare by "
-        "phone: each reads out its own fingerprint, and all the same hash of this contract (below). Without the call "
-        "the coordinator could have given you keys of its own."
-    )
 
 
 def accomplices(sites: int, least: int) -> int:
@@ -42,28 +30,10 @@ def _two_stories(sites: int, fewest: int) -> Iterator[int]:
         yield max(1, 2 * needed(group, names, fewest) - len(group))
 
 
-def who_must_collude(agreement: Agreement, site: str, sites: Sequence[str]) -> list[str]:
-    """In one line."""
-    protect = agreement.study.protect
-    if two_server.study_has(agreement):
-        return [
-            f"TO READ THIS SITE'S REPORT IT TAKES: the coordinator and {protect.second}; or one of the two and the "
-            "site that deals in that round, which is drawn by lot."
-        ]
-    if not agreement.masks:
+def group_of(agreement: Agreement, site: str, sites: Sequence[str]) -> list[str]:
+    """The sites whose reports are added up with this one's, itself among them; none where that is everybody."""
+    places = ((s, 0, i) for s, told in enumerate(agreement.contracts) for i, c in enumerate(told) if c.read == "groups")
+    where = next(places, None)
+    if where is None:
         return []
-    where = grouped_at(agreement)
-    mine = next((g for g in grouped(agreement, where, sites).values() if site in g), []) if where else []
-    count = len(mine) or agreement.sites
-    number, whom = accomplices(count, protect.least), "of this site's group" if mine else "sites"
-    return [
-        f"TO READ THIS SITE'S REPORT IT TAKES: the coordinator and {number} of the {count - 1} other {whom}, working "
-        "together."
-    ]
-
-
-def participants(agreement: Agreement, site: str) -> list[str]:
-    """Names and fingerprints, to be compared by phone."""
-    second = agreement.study.protect.second
-    beside = {site: " (this site)", second: " (the second server)"}
-    return [f"{name}{beside.get(name, '')}: {mark}" for name, mark in agreement.roster.items()]
+    return next((group for group in grouped(agreement, where, sites).values() if site in group), [])

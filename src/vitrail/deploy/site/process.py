@@ -21,9 +21,8 @@ from vitrail.data.persons import count_units
 from vitrail.data.readers.tables import read_table
 from vitrail.deploy.audit.notices import kind_of
 from vitrail.deploy.audit.outbox import Outbox
-from vitrail.deploy.consent.budget import ledger_text
-from vitrail.deploy.consent.form import contract_text
-from vitrail.deploy.consent.summary import contract_summary
+from vitrail.deploy.consent.file_sheet import file_sheet
+from vitrail.deploy.consent.form import AcceptNote, ConsentForm, accept_text, site_form
 from vitrail.deploy.identity.enrolment import Kit
 from vitrail.deploy.identity.participants import complete
 from vitrail.deploy.identity.signing import Signer
@@ -63,7 +62,7 @@ def agree(
     most_epsilon: float | None = None,
     sandbox: bool = True,
 ) -> tuple[Agreement, pd.DataFrame, PrivacyLedger]:
-    """Before anything leaves: the file is checked, the contract is shown, and somebody says yes to exactly that.
+    """Before anything leaves: the file is checked, the form is shown, and somebody says yes to exactly that.
     `most_epsilon`: what no run of these rows may exceed; without it, what was set before."""
     if shows and not kit.study.verdict:
         what, hint = "the study asks for no verdict.", "Leave it out."
@@ -80,30 +79,43 @@ def agree(
     print(to_text(find_faults(frame, kit.study), data.name, len(frame), kit.study.row_word))
     check_first_report(agreement, kit.site, frame)
     ledger = PrivacyLedger(kit.home, data, frame, agreement, most_epsilon)
-    print(contract_summary(agreement, kit.site, list(roster), publishes))
-    units = count_units(frame, kit.study)
-    print(contract_text(agreement, kit.site, list(roster), publishes, units, shows, ledger_text(ledger)))
+    print(file_sheet(agreement, publishes, count_units(frame, kit.study), ledger))
+    form = site_form(agreement, kit.site, list(roster), publishes, shows)
+    show_form(form, kit.home)
     ledger.check()
-    accepted = {"agreement": agreement.hash, "publishes": publishes} | ({"shows": True} if shows else {})
-    accepted |= {} if sandbox else {"sandbox": False}
-    agreed_to(kit, agreement.hash, accepted, accept)
+    accepted = {"agreement": agreement.hash, "form": form.hash, "publishes": publishes}
+    accepted |= ({"shows": True} if shows else {}) | ({} if sandbox else {"sandbox": False})
+    agreed_to(kit, form.hash, accepted, accept)
     return agreement, frame, ledger
 
 
+def form_of(kit: Kit, publishes: bool = True, shows: bool = False) -> ConsentForm:
+    """What the site of an approved kit accepts when it joins so; for programs that start sites."""
+    roster = complete(kit.participants, str(kit.folder))
+    agreement = Agreement.of(kit.study, kit.seed, roster)
+    return site_form(agreement, kit.site, list(roster), publishes, shows)
+
+
+def show_form(form: ConsentForm, home: Path, ending: str = "", spent: bool = False, **matches: int) -> None:
+    """The form, a file that holds it alone, and below it how to accept it."""
+    print(form.text)
+    print(accept_text(AcceptNote(form.hash, form.save(home).name, ending, spent, **matches)))
+
+
 def agreed_to(kit: Kit, mark: str, accepted: dict[str, Any], accept: str) -> None:
-    """Whether somebody says yes to exactly `accepted`, now or before; `mark`: the hash of what was shown."""
+    """Whether somebody says yes to exactly `accepted`, now or before; `mark`: the hash of the form that was shown."""
     place = kit.home / "accepted.json"
     if not accepted.get("sandbox", True):
         print(NO_SANDBOX_WORDS)
     if accept and accept != mark:
-        what = f"--accept says {accept}, and the agreement is {mark}."
-        raise VitrailError("this is not what was accepted", [Problem("agreement", what, "Read it again.")])
+        what = f"--accept says {accept}, and the hash of the form is {mark}."
+        raise VitrailError("this is not what was accepted", [Problem("consent form", what, "Read the form again.")])
     if not accept and not (place.exists() and json.loads(place.read_text()) == accepted):
         if not sys.stdin.isatty():
-            hint = f"Read it, then run the same command with --accept {mark}"
-            raise VitrailError("nobody agreed", [Problem("agreement", "there is nobody to ask.", hint)])
+            hint = f"Read the form, then run the same command with --accept {mark}"
+            raise VitrailError("nobody agreed", [Problem("consent form", "there is nobody to ask.", hint)])
         if input("Do you agree to exactly this? Type yes: ").strip().lower() != "yes":
-            raise VitrailError("nobody agreed", [Problem("agreement", "the answer was no.", "Nothing has left.")])
+            raise VitrailError("nobody agreed", [Problem("consent form", "the answer was no.", "Nothing has left.")])
     private_folder(kit.home)
     write_atomically(place, json.dumps(accepted))
 

@@ -3,8 +3,9 @@
 A coordinator that keeps to every agreed shape can still send weights made for reading rows: units so steep that each
 lets one row through, or many copies of one unit with other offsets. Checked of a word: the very first one is the start
 that everyone works out from the study, and every one keeps to the bounds of deploy/protocol/weight_bounds.py; and of a
-report, whether it holds rows of this site almost as they are. What is not checked is told by the consent form
-(NOT_CHECKED). A site that finds something stops: for the rest of the run, also when it is started again.
+report, whether it holds rows of this site almost as they are. What is not checked stands in the consent form
+(deploy/consent/templates/site.txt). A site that finds something stops: for the rest of the run, also when it is started
+again.
 """
 
 from __future__ import annotations
@@ -27,14 +28,6 @@ from vitrail.storage.atomic_files import write_atomically
 
 TOLD_ROWS, FREE_ROWS, ROWS_EACH = 2, 5, 100  # rows that one report may tell, and a run: FREE_ROWS + one in ROWS_EACH
 STOPPED, TOLD, ROWS = "stopped.json", "told.safetensors", "rows-told.json"
-NOT_CHECKED = (
-    "Before it trains this site looks at the weights it is told (the agreed start, their size, how far they moved, "
-    "copied units, layers that nobody trains) and at its own report (whether rows stand in it almost as they are), and "
-    "stops if something is wrong. It does not notice a coordinator that stays within these bounds, that tells false "
-    "scores, findings or a false common scale, or that puts several reports together; nor rows mixed with others in a "
-    "report. A row that is far from all others can stand in an honest report almost as it is."
-)
-NOT_IN_PICTURES = "Nor does it look for its pictures in what convolutions report."
 
 
 class ModelInspector:

@@ -25,10 +25,6 @@ HINT = (
     'Nothing was sent. Ask the coordinator for standardise = "local" or "global" in the study, or for sum = "masked" '
     "under [protect], where nobody reads a single report; or bring the columns to a common scale, here and elsewhere."
 )
-NOT_LOOKED = (
-    "The study brings columns to no common scale, so that an honest report can hold rows almost as they are. It leaves "
-    "under masks: this site does not look for rows in it."
-)
 
 
 def unscaled(study: Study) -> bool:

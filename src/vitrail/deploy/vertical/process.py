@@ -15,12 +15,12 @@ from vitrail.core.errors import PlacesRefused, Problem, VitrailError
 from vitrail.core.text import several
 from vitrail.data.readers.tables import read_table
 from vitrail.deploy.audit.outbox import Outbox
-from vitrail.deploy.consent.summary import pact_summary
-from vitrail.deploy.consent.vertical import pact_text
+from vitrail.deploy.consent.form import ConsentForm
+from vitrail.deploy.consent.party import party_form
 from vitrail.deploy.identity import party_keys
 from vitrail.deploy.identity.enrolment import Kit
 from vitrail.deploy.identity.signing import Signer
-from vitrail.deploy.site.process import SiteProcess, agreed_to
+from vitrail.deploy.site.process import SiteProcess, agreed_to, show_form
 from vitrail.deploy.vertical.agreement import PartyAgreement
 from vitrail.deploy.vertical.match_quota import MOST_MATCHES, RATIO, MatchQuota, list_ratio
 from vitrail.deploy.vertical.party import PartyEndpoint
@@ -58,23 +58,35 @@ def agree_party(
 ) -> tuple[PartyAgreement, pd.DataFrame, tuple[int, int]]:
     """The pact, the table, and the ration that holds. `ratio`: how many times as long as this party's list another's
     may be."""
-    pact, study = pact_of(kit), kit.study
-    own = study.parties[kit.site]
+    study = kit.study
+    pact, mine, most, form = form_of_party(kit, ration, look_up, ratio)
+    frame = read_party(data, study, kit.site)
+    print(to_text(check_party(frame, study, kit.site), data.name, len(frame), study.row_word))
+    matches = MatchQuota(kit.home)
+    counts = {"begun": len(matches.begun), "allowed": matches.allowed, "matches": MOST_MATCHES}
+    show_form(form, kit.home, matches.ending, matches.spent, **counts)
+    yes = {"agreement": pact.hash, "form": form.hash, "ration": list(mine), "look_up": look_up, "list_ratio": most}
+    yes |= {} if sandbox else {"sandbox": False}
+    agreed_to(kit, form.hash, yes, _accepted(form.hash, accept, matches))
+    return pact, frame, mine
+
+
+def form_of_party(
+    kit: Kit,
+    ration: tuple[int | None, int | None] = (None, None),
+    look_up: bool = False,
+    ratio: float | None = None,
+) -> tuple[PartyAgreement, tuple[int, int], float, ConsentForm]:
+    """What the party of an approved kit accepts when it joins so: the pact, the ration and the ratio that hold, and the
+    form."""
+    study = kit.study
     if kit.site == study.host and any(n is not None for n in ration):
         what = f"{kit.site} is the host, which asks and is not asked."
         raise VitrailError("a host has no ration", [Problem("--ration", what, "Leave it out.")])
-    asked = own.ration
-    mine = (asked.training if ration[0] is None else ration[0], asked.after if ration[1] is None else ration[1])
-    frame = read_party(data, study, kit.site)
-    print(to_text(check_party(frame, study, kit.site), data.name, len(frame), study.row_word))
     assert study.match is not None
-    most, matches = list_ratio(study.match.ratio, ratio), MatchQuota(kit.home)
-    print(pact_summary(pact, kit.site, mine, most, matches.ending))
-    print(pact_text(pact, kit.site, mine, look_up, most, matches))
-    yes = {"agreement": pact.hash, "ration": list(mine), "look_up": look_up, "list_ratio": most}
-    yes |= {} if sandbox else {"sandbox": False}
-    agreed_to(kit, pact.hash, yes, _accepted(pact.hash, accept, matches))
-    return pact, frame, mine
+    pact, asked, most = pact_of(kit), study.parties[kit.site].ration, list_ratio(study.match.ratio, ratio)
+    mine = (asked.training if ration[0] is None else ration[0], asked.after if ration[1] is None else ration[1])
+    return pact, mine, most, party_form(pact, kit.site, mine, look_up, most)
 
 
 def _accepted(mark: str, accept: str, matches: MatchQuota) -> str:

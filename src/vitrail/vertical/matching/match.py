@@ -237,13 +237,11 @@ def too_few(study: Study, seen: Mapping[str, ParsedIds]) -> VitrailError:
     return TooFewInCommon(rules.at_least, problems)
 
 
-def consent(study: Study, party: str, ratio: float | None = None, matches: int = 1) -> list[str]:
-    """What a party agrees to, in sentences for its form. `ratio`: how many times as long as its own another's list may
-    be, where its officer said so; `matches`: how many are begun on one yes."""
+def consent(study: Study, party: str) -> list[str]:
+    """What a party agrees to in a match, in sentences for a page; its form is in deploy/consent/templates/party.txt."""
     assert study.match is not None
     others, rules = [name for name in study.parties if name != party], study.match
-    most = rules.ratio if ratio is None else ratio
-    over = f" in a match and {matches * most:g} times in the {matches} matches of one yes" if matches > 1 else ""
+    most = rules.ratio
     out = [
         f"{' and '.join(others)} learn{'s' * (len(others) == 1)} how many ids your list has.",
         f"All learn how many ids are in all lists, if these are at least {rules.at_least}; else that they are too few.",
@@ -252,7 +250,7 @@ def consent(study: Study, party: str, ratio: float | None = None, matches: int =
         f"Before your list leaves you see how many ids each other list has. A list more than {most:g} times as long as "
         "yours is refused, and so is one that is longer than was said.",
         "But who can guess ids (short or consecutive numbers) can put guesses into its own list, at most "
-        f"{most:g} times as many as you have{over}, and learns which of them are yours if enough are. Every id of "
+        f"{most:g} times as many as you have, and learns which of them are yours if enough are. Every id of "
         "another's list is counted as such a question, and your file of the match says how many there were.",
     ]
     if len(study.guests) > 1:

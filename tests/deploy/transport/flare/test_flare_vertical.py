@@ -22,7 +22,7 @@ from vitrail.deploy.audit.outbox import Outbox
 from vitrail.deploy.identity import enrolment as enrol
 from vitrail.deploy.identity.coordinator_folder import approval_of
 from vitrail.deploy.vertical.postrun import RUN
-from vitrail.deploy.vertical.process import pact_of
+from vitrail.deploy.vertical.process import form_of_party
 from vitrail.deploy.vertical.session import MATCH
 from vitrail.vertical.matching.match import Match
 from vitrail.vertical.run import VerticalRun
@@ -44,7 +44,8 @@ class Houses(Federation):
             enrol.accept(self.kit(site), self.root / site / f"{site}.approval")
 
     def join(self, site: str, kit: Path | None = None, name: str = "") -> Forked:
-        accept = pact_of(enrol.load_kit(self.kit(site))).hash
+        ration = (None, None) if site == "clinic" else (None, 700)
+        accept = form_of_party(enrol.load_kit(self.kit(site)), ration)[3].hash
         words = ["join", self.kit(site), "--data", self.data(site), "--accept", accept, "--places"]
         more = ["--explain", EXPLAINED] if site == "clinic" else ["--ration-after", 700]
         return self.fork(name or site, *words, *more, *(self.ask if site == "clinic" else ()))
