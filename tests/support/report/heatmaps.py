@@ -134,7 +134,7 @@ def look(names: ElementTree.Element, cells: ElementTree.Element) -> Seen:
 
 
 def box_on_top(html: str) -> list[str]:
-    """Lines of the section of the screening, in order; without what is folded, and without the findings under the figure."""
+    """Lines of the section of the screening, in order; without what is folded or stands under the figure."""
     section = next(s for s in tree(html).iter("section") if s.get("aria-labelledby") == "fit")
     apart = {"off", "rests", "finding"}
     inside = {
