@@ -134,9 +134,8 @@ def look(names: ElementTree.Element, cells: ElementTree.Element) -> Seen:
 
 
 def box_on_top(html: str) -> list[str]:
-    """Lines of the first section, in order; without what is folded, and without the findings under the figure."""
-    section = next(tree(html).iter("section"))
-    assert section.get("aria-labelledby") == "fit"
+    """Lines of the section of the screening, in order; without what is folded or stands under the figure."""
+    section = next(s for s in tree(html).iter("section") if s.get("aria-labelledby") == "fit")
     apart = {"off", "rests", "finding"}
     inside = {
         p for f in section.iter() if f.tag == "figure" or apart & {*(f.get("class") or "").split()} for p in f.iter()

@@ -37,7 +37,7 @@ addEventListener("DOMContentLoaded", () => {
 
   function drawn(figure) { // one drawing on white: title, key, then the parts from left to right
     const legend = figure.closest("figure").querySelector(".legend");
-    const parts = [...figure.querySelectorAll("svg:not(.narrow, .legend, .swatch)")].filter(svg => svg.closest("[data-figure]") === figure);
+    const parts = [...figure.querySelectorAll("svg:not(.narrow, .legend)")].filter(svg => svg.closest("[data-figure]") === figure);
     const text = (size, weight, words) => make("text", { "font-size": size, "font-weight": weight, fill: "#1d2126" }, words);
     const placed = [], { figure: name, title, note } = figure.dataset;
     const place = (shape, x, y) => { shape.setAttribute("transform", `translate(${MARGIN + x} ${MARGIN + y})`); placed.push(shape); };
