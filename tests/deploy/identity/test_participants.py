@@ -100,7 +100,7 @@ def test_commands_say_who_is_missing_and_what_is_accepted(place: Path) -> None:
     asked = {site: do("request", invitation_of(folder, site)) for site in ("va", "bern", "genf")}
     said = "\n".join([invited, *asked.values()])
     assert json.loads(invitation_of(folder, "va").read_text())["agreement"] not in said
-    assert "known when everybody who was invited is approved" in asked["va"]
+    assert "known once everybody who was invited has been approved" in asked["va"]
     requests = {site: folder / "invitations" / f"{site}.request" for site in asked}
     assert "Not approved yet: bern and genf." in do("approve", requests["va"], "--study", study, "--yes")
     assert "Not approved yet: genf." in do("approve", requests["bern"], "--study", study, "--yes")

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from vitrail.core.exchange import AnyExchange, Stage
 from vitrail.core.text import several, size
-from vitrail.deploy.protocol.agreement import FOOTPRINT, LEGS, Agreement
+from vitrail.deploy.protocol.agreement import FOOTPRINT, Agreement
+from vitrail.deploy.screening.shared import LEGS
 from vitrail.deploy.protocol.model_digests import DIGESTS
 from vitrail.deploy.protocol.score_plan import END, TRAINING
 from vitrail.deploy.two_server.shared import READ
@@ -224,7 +225,7 @@ def _kind(line: WireEntry) -> str:
     if line.stage == END:
         return {FOOTPRINT: "machine", DIGESTS: "digests"}.get(line.name, "scores")
     known = {SCALE: "scale", COUNTS: "counts", TRAINING: "training-scores"} | dict.fromkeys(COLUMNS, "columns")
-    return known.get(line.stage, "report")
+    return str(known.get(line.stage, "report"))
 
 
 def _plain_reading(agreement: Agreement, brought: MethodExchange) -> str:
