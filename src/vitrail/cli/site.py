@@ -337,7 +337,8 @@ def explain(
     whole = explain_model(mine, site, frame, seen, rows, seed, outcome, back)
     shown = explain_model(mine, site, frame, seen, row, seed, outcome, back) if row else None
     path = out or Path(f"explain-{site_folder(site)}.html")
-    page = write_explained(whole, path, site=site, study=mine.study.name, shown=shown, feature=feature)
+    beyond = [place / "report.html"]
+    page = write_explained(whole, path, site=site, study=mine.study.name, shown=shown, feature=feature, beyond=beyond)
     print(f"{to_text(whole, site, shown)}\n\nPage: {page.resolve()}")
 
 

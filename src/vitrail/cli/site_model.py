@@ -55,7 +55,8 @@ def card(
     made = make_card(
         mine.model, mine.site, mine.run, read_table(data, mine.model.study), mine.rows, findings, *_left(place, mine)
     )
-    page, plain = write_card(made, out or Path(f"card-{site_folder(mine.site)}.html"), mine.joining)
+    path = out or Path(f"card-{site_folder(mine.site)}.html")
+    page, plain = write_card(made, path, mine.joining, [place / "report.html"])
     for told in made.scores[:1]:
         print(f"{metric_words(told.metric)}: {number(told.told.value)}; always the same answer: {number(told.chance)}")
     print("\n".join([*bedside_words(made)[:1], *made.limits]))

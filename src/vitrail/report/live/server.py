@@ -5,8 +5,6 @@ No file of the run is handed out: the page is made here, and the JSON that it as
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import http.cookies
 import ipaddress
 import json
@@ -29,11 +27,12 @@ from vitrail.report.charts import svg
 from vitrail.report.charts.axes import domain, round_ticks
 from vitrail.report.charts.curves import Curves, Panel, Series, curves
 from vitrail.report.live.watcher import RunWatcher, span
-from vitrail.report.pages.frame import fill, part
+from vitrail.report.pages.frame import content_policy, fill, fill_part, script_of
 from vitrail.report.text import SAME, listed, metric_words
 
 LABELLED = 12  # with more sites only the mean and the worst are named in the figure
 LATEST = 30  # events before the fold
+SCRIPT = "live.js"  # follows the run
 BAD = ("lost", "trouble", "set aside", "refused", "job lost", "job not begun", "transport lost", "not ours")
 GOOD = ("joined", "back", "finished")
 
@@ -135,12 +134,9 @@ def contents(told: dict[str, Any]) -> dict[str, Any]:
 
 
 def render(told: dict[str, Any]) -> tuple[str, str]:
-    """The page, and the policy that it is sent with: one script, live.js, by its hash."""
-    script = Markup(part("live.js"))
-    mark = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = f"script-src 'sha256-{mark}'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'"
-    whole = f"default-src 'none'; style-src 'unsafe-inline'; {policy}; frame-ancestors 'none'"
-    return fill("live.html", script=script, policy=policy, **contents(told)), whole
+    """The page, and the policy that it is sent with."""
+    policy = f"{content_policy(script_of(SCRIPT), connects=True)}; frame-ancestors 'none'"
+    return fill("live.html", more_script=SCRIPT, connects=True, **contents(told)), policy
 
 
 # the server
@@ -248,7 +244,7 @@ class _Handler(BaseHTTPRequestHandler):
             told = self.watch.look()
             shown = contents(told)
             said = json.dumps(
-                {**told, "title": shown["title"], "html": fill("live_now.html", **shown)}, allow_nan=False
+                {**told, "title": shown["title"], "html": fill_part("live_now.html", **shown)}, allow_nan=False
             )
             return self._send(200, "application/json", said.encode())
         return self._plain(404, "There is nothing here.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from vitrail.report.charts import svg
 from vitrail.report.pages.frame import fill, unwritten, write_page
 from vitrail.report.sections.calibration import benefit_figure, calibration_figure, event_words, useful_words
 from vitrail.report.text import SAME, metric_words
+from vitrail.runs.integrity import add_to_chain
 from vitrail.runs.site.card import Card
 from vitrail.storage.atomic_files import write_atomically
 
@@ -22,14 +24,17 @@ STAYS = "It is private to the site: it shows shares and scores of its own rows. 
 Table = tuple[str, list[str], list[list[str]]]  # caption, heads, rows
 
 
-def write_card(card: Card, path: Path, joining: dict[str, Any] | None = None) -> tuple[Path, Path]:
+def write_card(
+    card: Card, path: Path, joining: dict[str, Any] | None = None, beyond: Sequence[Path] = ()
+) -> tuple[Path, Path]:
     """The page and, beside it, the Markdown; only an earlier card is written over. `joining`: the site's own verdict,
-    for the page alone."""
+    for the page alone. `beyond`: pages in other folders to link to."""
     plain = path.with_suffix(".md")
     if plain.exists() and not plain.read_text("utf-8", errors="replace").startswith(MARK):
         raise unwritten(plain, "it exists already and is no card of ours.", "nothing was overwritten")
-    write_page(render_card(card, joining), path, "card")
+    write_page(render_card(card, joining), path, "card", beyond)
     write_atomically(plain, to_markdown(card))
+    add_to_chain(plain)
     return path, plain
 
 

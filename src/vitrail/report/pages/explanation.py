@@ -49,10 +49,11 @@ def write_explained(
     study: str = "",
     shown: Explanation | None = None,
     feature: str | None = None,
+    beyond: Sequence[Path] = (),
 ) -> Path:
     """shown: rows that are taken apart one by one, else the most typical and the most extreme of `told`. feature: the
-    one whose dependence is drawn, else that which moves the answer most."""
-    return write_page(render_explained(told, site, study, shown, feature), path, "explain")
+    one whose dependence is drawn, else that which moves the answer most. beyond: pages in other folders to link to."""
+    return write_page(render_explained(told, site, study, shown, feature), path, "explain", beyond)
 
 
 def render_explained(

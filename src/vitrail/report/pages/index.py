@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from vitrail.report.pages.frame import fill, is_ours, write_page
+from vitrail.report.pages.links import refresh_links
 from vitrail.runs.integrity import add_to_chain
 from vitrail.storage.atomic_files import write_atomically
 
@@ -42,11 +43,13 @@ def write_index(folder: Path, demo: Demo, kinds: Mapping[str, str]) -> Path:
     told = {**demo._asdict(), "pages": [page._asdict() for page in demo.pages]}
     write_atomically(folder / ABOUT, json.dumps(told, indent=1))
     add_to_chain(folder / ABOUT)  # the folder may be a run's, and is sealed then
-    beside = _newest_demos(folder)
-    for place in beside.values():
+    neighbours = _newest_demos(folder)
+    for place in neighbours.values():
         if place != folder and is_ours(place / INDEX, "demo"):
             _write(place, _newest_demos(place), kinds)
-    return _write(folder, beside, kinds)
+    index = _write(folder, neighbours, kinds)
+    refresh_links(folder / page.file for page in demo.pages)
+    return index
 
 
 def _write(folder: Path, beside: Mapping[str, Path], kinds: Mapping[str, str]) -> Path:

@@ -4,6 +4,7 @@ network, for its own eyes."""
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -28,10 +29,12 @@ HEAT = (150, 20, 60)  # red, green, blue of what decides
 LARGEST = 256  # pixels of a picture's longer side on the page
 
 
-def write_look(told: SiteInspection | Album, path: Path, joining: dict[str, Any] | None = None) -> Path:
+def write_look(
+    told: SiteInspection | Album, path: Path, joining: dict[str, Any] | None = None, beyond: Sequence[Path] = ()
+) -> Path:
     """Write the page; only an earlier such page is written over. `joining`: whether it is worth it here, as
-    site_benefit.py has it for a page."""
-    return write_page(render_private(told, joining), path, "look")
+    site_benefit.py has it for a page. `beyond`: pages in other folders to link to."""
+    return write_page(render_private(told, joining), path, "look", beyond)
 
 
 def render_private(told: SiteInspection | Album, joining: dict[str, Any] | None = None) -> str:
