@@ -45,7 +45,8 @@ def card(
     """Site: the card of its own model, as HTML and Markdown: data, scores, calibration, limits, what left the house."""
     from vitrail.core.text import number
     from vitrail.data.readers.tables import read_table
-    from vitrail.report.pages.card import bedside_words, write_card
+    from vitrail.report.pages.card.contents import calibration_lines
+    from vitrail.report.pages.card.page import write_card
     from vitrail.report.text import metric_words
     from vitrail.runs.folder import site_folder
     from vitrail.runs.site.card import make_card
@@ -57,9 +58,9 @@ def card(
     )
     path = out or Path(f"card-{site_folder(mine.site)}.html")
     page, plain = write_card(made, path, mine.joining, [place / "report.html"])
-    for told in made.scores[:1]:
-        print(f"{metric_words(told.metric)}: {number(told.told.value)}; always the same answer: {number(told.chance)}")
-    print("\n".join([*bedside_words(made)[:1], *made.limits]))
+    for score in made.scores[:1]:
+        print(f"{metric_words(score.metric)}: {number(score.estimate.value)}; baseline: {number(score.chance)}")
+    print("\n".join([*calibration_lines(made)[:1], *made.limits]))
     print(f"\nPage:     {page.resolve()}\nMarkdown: {plain.resolve()}\nBoth are private to {mine.site}.")
 
 

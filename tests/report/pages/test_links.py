@@ -18,7 +18,7 @@ from tests.support.report.explanations import made
 from tests.support.report.gallery import PAGES, write_all
 from vitrail.analysis.explanations.summary import summarise_sites
 from vitrail.report.pages.builder import write_report
-from vitrail.report.pages.card import write_card
+from vitrail.report.pages.card.page import write_card
 from vitrail.report.pages.explanation import write_explained
 from vitrail.report.pages.explanation_summary import write_explanation_summary
 from vitrail.report.pages.frame import LISTED, SCRIPT, part

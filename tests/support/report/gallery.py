@@ -23,7 +23,7 @@ from vitrail.data.datasets.catalogue import packaged
 from vitrail.report import render
 from vitrail.report.live import server
 from vitrail.report.live.watcher import RunWatcher
-from vitrail.report.pages.card import render_card
+from vitrail.report.pages.card.page import render_card
 from vitrail.report.pages.contribution import render_contribution
 from vitrail.report.pages.explanation import render_explained
 from vitrail.report.pages.explanation_summary import render_explanation_summary

@@ -73,7 +73,7 @@ def render_explained(
     return fill(
         "explained.html",
         heat=True,
-        told=PageHeader(site, study),
+        header=PageHeader(site, study),
         e=told,
         rows=[_shown(one, i, title) for i, title in enumerate(titles)],
         ranked=[(r, _off(told, at[r["feature"]])) for r in ranked],

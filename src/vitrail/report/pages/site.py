@@ -30,19 +30,20 @@ LARGEST = 256  # pixels of a picture's longer side on the page
 
 
 def write_look(
-    told: SiteInspection | Album, path: Path, joining: dict[str, Any] | None = None, beyond: Sequence[Path] = ()
+    shown: SiteInspection | Album, path: Path, joining: dict[str, Any] | None = None, beyond: Sequence[Path] = ()
 ) -> Path:
     """Write the page; only an earlier such page is written over. `joining`: whether it is worth it here, as
     site_benefit.py has it for a page. `beyond`: pages in other folders to link to."""
-    return write_page(render_private(told, joining), path, "look", beyond)
+    return write_page(render_private(shown, joining), path, "look", beyond)
 
 
-def render_private(told: SiteInspection | Album, joining: dict[str, Any] | None = None) -> str:
-    if isinstance(told, Album):
-        tools: dict[str, Any] = {"embed": _embedded, "near": _is_small, "warm": _warm, "percent": _percent}
-        return fill("album.html", told=told, joining=joining, **tools)
-    views = [(view, rows_figure(view)) for view in told.views]
-    return fill("private.html", told=told, joining=joining, views=views, rows_of=rows_of, label=LABEL)
+def render_private(shown: SiteInspection | Album, joining: dict[str, Any] | None = None) -> str:
+    given: dict[str, Any] = {"header": shown, "joining": joining}
+    if isinstance(shown, Album):
+        tools = {"embed": _embedded, "near": _is_small, "warm": _warm, "percent": _percent}
+        return fill("album.html", album=shown, **given, **tools)
+    views = [(view, rows_figure(view)) for view in shown.views]
+    return fill("private.html", inspection=shown, views=views, rows_of=rows_of, label=LABEL, **given)
 
 
 def _embedded(picture: NDArray[np.uint8]) -> str:
