@@ -42,8 +42,6 @@ LEFT = {
     ("quality/repair/remedies.py", "finding.kind in ('unit', 'unit in part')"),
     ("quality/repair/remedies.py", "repair.cause in ('unit', 'unit in part', 'offset')"),
     ("report/pages/vertical.py", "message == 'number in common'"),
-    ("report/pages/vertical.py", "r.title != SAME"),
-    ("report/pages/vertical.py", "r.title == SAME"),
     ("runs/training.py", "screening.sites['why not'] != REFUSED"),
     ("testing/laws.py", "f.means == AGREED"),
     ("vertical/shap.py", "means == MEDIAN"),
