@@ -37,4 +37,6 @@ def test_the_first_screen_says_whether_the_host_gains(tmp_path: Path) -> None:
         assert page.index("<svg") < page.index('class="statuses"') < page.index("What to do next")
         assert ("Let the guests go" in page) == (kind == "loss")
     words = standings(run)[0].words
-    assert words.startswith(f"Area under the ROC curve {whole.value.value:.3f} with the guests, {alone.value.value:.3f}")
+    assert words.startswith(
+        f"Area under the ROC curve {whole.value.value:.3f} with the guests, {alone.value.value:.3f}"
+    )

@@ -105,6 +105,7 @@ class Standing(NamedTuple):
     status: str
     kind: Literal["gain", "loss", "warn", "unsure", "calm"]
     words: str = ""
+    anchor: str = ""  # of the section that has more of it
 
 
 class Interval(NamedTuple):

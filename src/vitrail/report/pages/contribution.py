@@ -113,7 +113,9 @@ def _credits(contribution: Contribution) -> str:
 def _next_step(contribution: Contribution, standings: Sequence[Standing]) -> str:
     user, word = contribution.user, contribution.row_word
     if contribution.unpaid():
-        return f"Find out why the model does not beat the baseline for {user} (vitrail card). Nobody should be paid by it."
+        return (
+            f"Find out why the model does not beat the baseline for {user} (vitrail card). Nobody should be paid by it."
+        )
     if contribution.doubt():
         return "Do not pay by these numbers. With all sites’ files in one place, train every group again: --retrain."
     if all(standing.kind == "unsure" for standing in standings):

@@ -77,7 +77,9 @@ def _figure(transfer: Transfer) -> Markup:
 
     cells = [[cell(user, site) for site in transfer.sites] for user in transfer.sites]
     text = "; ".join(one.words for row in cells for one in row)
-    return grid([Grid(transfer.sites, transfer.sites, cells, CELL, 30.0)], "Transfer loss, by user and site", f"{text}.")
+    return grid(
+        [Grid(transfer.sites, transfer.sites, cells, CELL, 30.0)], "Transfer loss, by user and site", f"{text}."
+    )
 
 
 def _standing(transfer: Transfer, user: str) -> Standing:
