@@ -114,7 +114,7 @@ def spread_out(marks: Iterable[tuple[float, str]], low: float, high: float, abou
 def three(value: float) -> str:
     """At most three digits, and no more than a number has before its point.
 
-    >>> three(0.5432), three(12.345), three(-1234.5), three(0.0), three(0.00012)
+    >>> three(0.5432), three(12.345), three(-1234.6), three(0.0), three(0.00012)
     ('0.543', '12.3', '−1235', '0', '0.00012')
     """
     if not math.isfinite(value) or value == 0:

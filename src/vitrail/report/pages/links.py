@@ -72,7 +72,7 @@ def refresh_links(files: Iterable[Path]) -> None:
     still found out; so does a page in a private folder, which is sealed as a whole."""
     for file in files:
         sealed = (file.parent / MARKS).exists() or altered(file.parent, [file.name])
-        if sealed or file.is_symlink() or _head_of(file) is None:
+        if sealed or file.is_symlink() or head_of(file) is None:
             continue
         with suppress(OSError, WriteFailed):  # the page itself is there, with fewer links
             before = file.read_text("utf-8")
@@ -93,7 +93,7 @@ def add_links(html: str, path: Path, beyond: Sequence[Path] = ()) -> str:
 def _beside(page: PageHead, path: Path) -> list[PageLink]:
     """Pages of the same folder, and the index above it."""
     files = [*sorted(path.parent.glob("*.html")), path.parent.parent / INDEX]
-    heads = [(file, head) for file in files if file != path and (head := _head_of(file)) and may_link(page, head)]
+    heads = [(file, head) for file in files if file != path and (head := head_of(file)) and may_link(page, head)]
     heads = [(file, head) for file, head in heads if file.parent == path.parent or head.is_index]
     heads.sort(key=lambda entry: (not entry[1].is_index, entry[1].site, entry[1].label))
     labels = [head.label for _, head in heads] + [page.label]
@@ -111,14 +111,14 @@ def _beyond(page: PageHead, path: Path, beyond: Sequence[Path], before: str) -> 
     files = dict.fromkeys(Path(os.path.normpath(f)) for f in (*beyond, *had))
     out = []
     for file in files:
-        head = None if file.absolute().parent == path.absolute().parent else _head_of(file)
+        head = None if file.absolute().parent == path.absolute().parent else head_of(file)
         if head and not head.is_index and may_link(page, head):
             address = Path(os.path.relpath(file, path.parent)).as_posix()
             out.append(PageLink(quote(address), head.label))
     return out
 
 
-def _head_of(file: Path) -> PageHead | None:
+def head_of(file: Path) -> PageHead | None:
     try:
         with file.open(encoding="utf-8") as text:
             return read_head(text.read(HEAD))
