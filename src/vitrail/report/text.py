@@ -164,7 +164,7 @@ def few_words(few: Mapping[str, str], word: str) -> Markup:
         return Markup()
     sites = [Markup("{} ({})").format(name(site), rows) for site, rows in few.items()]
     bar = f"fewer than {FEW} hold-out {word}s, or fewer than {RARE} of their rarest class"
-    text = "{} Few {}s: what is said of {} would be otherwise with a few other {}s. The bar: {}."
+    text = "{} Few {}s: the scores of {} would differ with a few other {}s. Few means {}."
     return Markup(text).format(FEW_MARK, word, listed(sites), word, bar)
 
 

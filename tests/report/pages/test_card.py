@@ -83,9 +83,8 @@ def test_the_first_screen_says_how_it_stands(trained: Trained, card: Card) -> No
     assert by_name["Data"].status == "no column likely wrong"
     assert {s.name: s for s in standings(trained.card())}["Data"].status == "not compared"
     wrong = trained.card(findings=[Finding("north <b>", "dose", "unit", True, 3.0, "dose is off.", {})])
-    assert {s.name: s for s in standings(wrong)}["Data"] == (
-        "Data", "1 column is likely wrong", "loss", "",
-    )  # fmt: skip
+    data = {s.name: s for s in standings(wrong)}["Data"]
+    assert (data.status, data.kind, data.words) == ("1 column is likely wrong", "loss", "")
     assert "correct the file" in next_step(wrong)
     page = render_card(card)
     short = page[page.index('class="short"') : page.index('id="use"')]

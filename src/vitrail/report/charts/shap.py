@@ -1,4 +1,4 @@
-"""Shapley values of one site's rows, drawn for its own eyes: one row, all rows, their means, one feature."""
+"""Shapley values of one site’s rows, for its private page: one row, all rows, their means, one feature."""
 
 from __future__ import annotations
 

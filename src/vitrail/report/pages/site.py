@@ -200,7 +200,7 @@ def _histogram(view: ColumnView, width: int) -> Markup:
 def _panel(view: ColumnView, k: int, x: AxisScale, y: AxisScale) -> list[Markup]:
     """One class: agreed range, grid, bars, outline."""
     group, top, bottom = view.groups[k], y.end, y.start
-    known = max(1, sum(group.counts))
+    total = max(1, sum(group.counts))
     parts = [svg.text(0, top - 10, f"{group.name}: {group.rows} rows", "name")]
     if view.agreed:
         low, high = (min(max(x(end), x.start), x.end) for end in view.agreed)
@@ -208,13 +208,13 @@ def _panel(view: ColumnView, k: int, x: AxisScale, y: AxisScale) -> list[Markup]
     parts += axis_left(x, y, [(share / 100, f"{share:g} %") for share in ticks(0, 100 * y.high, 3)])
     outline = [(x.start, bottom)]
     for i, (low, high) in enumerate(pairwise(view.edges)):
-        a, b, tall = x(low), x(high), y(group.counts[i] / known)
+        a, b, tall = x(low), x(high), y(group.counts[i] / total)
         if group.counts[i]:
             tip = svg.tip(f"{group.name}, {low:g} to {high:g} {view.unit}: {group.counts[i]} rows")
             size = {"x": a + 0.5, "y": tall, "width": max(b - a - 1, 0.8), "height": bottom - tall}
             parts.append(svg.tag("rect", tip, **size, class_=f"bar m{k}"))
         if group.taken:
-            outline += [(a, y(group.taken[i] / known)), (b, y(group.taken[i] / known))]
+            outline += [(a, y(group.taken[i] / total)), (b, y(group.taken[i] / total))]
     if any(group.taken):
         tip = svg.tip("how the shared model reads it")
         parts.append(svg.path([*outline, (x.end, bottom)], tip, kind="taken"))

@@ -162,7 +162,7 @@ def _split(card: Card) -> str:
 def _missing(card: Card) -> str:
     marked = [name for name, feature in card.study.features.items() if feature.indicator]
     text = "A missing number counts as the mean, and a missing category as halfway between the categories."
-    return text + (f" The model is told where a value is missing in: {', '.join(marked)}." if marked else "")
+    return text + (f" A column of its own marks where a value is missing in: {', '.join(marked)}." if marked else "")
 
 
 def _finding(card: Card, finding: Finding) -> str:
