@@ -82,7 +82,7 @@ def waterfall(e: Explanation, row: int, width: int) -> Markup:
     words = "; ".join(f"{name}: {scale.effect(value)}" for name, value, *_ in steps)
     low, high = domain(at)
     marks = scale.answer_ticks(low, high, _about(width))
-    axis = e.answer if e.scale == "number" else f"{e.chance} of {e.answer}"
+    axis = _axis(e.answer if e.scale == "number" else f"{e.chance} of {e.answer}", width)
     figure = IntervalRows(title, rows, axis, low, high, step=STEP, letters=LETTERS, references=marks,
                           description=f"{words}.")  # fmt: skip
     return interval_rows(figure, width)
@@ -90,6 +90,11 @@ def waterfall(e: Explanation, row: int, width: int) -> Markup:
 
 def row_word(e: Explanation) -> str:
     return e.each or "row"
+
+
+def _axis(words: str, width: int) -> str:
+    """As much of it as there is room for."""
+    return shorten(words, 40 if svg.is_narrow(width) else 90)
 
 
 def _about(width: int) -> int:
@@ -131,7 +136,7 @@ def bars(
             IntervalRow(r["feature"], words, interval, bar=kind, hatched=hidden, line="reach", beside=size,
                         right=[moves])
         )  # fmt: skip
-    axis = f"by what factor it moves the {moved}, on average" if scale.factors else f"mean change of {moved}"
+    axis = _axis(f"mean factor on the {moved}" if scale.factors else f"mean change of {moved}", width)
     marks = scale.size_ticks(0.0, top, _about(width))
     return interval_rows(IntervalRows(title, rows, axis, 0.0, top, step=STEP, letters=LETTERS, references=marks), width)
 
@@ -193,7 +198,7 @@ def beeswarm(e: Explanation, width: int) -> Markup:
         rows.append(IntervalRow(e.feature_names[i], "", marks=marks))
     title, names = f"The values of {len(some)} rows, feature by feature", ", ".join(row.name for row in rows)
     low, high = domain([0.0, *e.values[:, ranked].ravel()])
-    axis = f"factor on the {e.moved}" if scale.factors else f"change of {e.moved}"
+    axis = _axis(f"factor on the {e.moved}" if scale.factors else f"change of {e.moved}", width)
     figure = IntervalRows(title, rows, axis, low, high, signed, STEP, LETTERS, swarm=swarm_places,
                           references=scale.effect_ticks(low, high, _about(width)), description=f"{names}.")  # fmt: skip
     return interval_rows(figure, width)
