@@ -93,7 +93,8 @@ def score_table(page: Page, metric: str, split: str = "test") -> ScoreTable:
         column = []
         for site in sites:
             share, same = shares.get(site, math.nan), chance.get(site, math.nan)
-            column.append(_score(by_method.get((method, site), []), share, same, best, folds.get((method, site), []), page))
+            values, by_fold = by_method.get((method, site), []), folds.get((method, site), [])
+            column.append(_score(values, share, same, best, by_fold, page))
         values = [c.value for c in column]
         defined = [v for v in values if not math.isnan(v)]
         summaries = where(page.summary, method=method, metric=metric) if split == "test" else pd.DataFrame()
