@@ -94,7 +94,7 @@ def test_few_rows_are_marked_in_files_and_on_pages(
     back = vt.Run.load(tmp_path / "run")
     assert list(back.history.columns) == list(run.history.columns)
     html = render(page_of(back))
-    assert f"{FEW_MARK} Few rows: what is said of <b>tiny</b> (8 rows, " in html
+    assert f"{FEW_MARK} Few rows: the scores of <b>tiny</b> (8 rows, " in html
     assert f"fewer than {FEW} hold-out rows, or fewer than {RARE} of their rarest class" in html
     assert 'large&nbsp;<span class="few-mark"' not in html
     print_run(back)

@@ -248,7 +248,7 @@ def explain_all(
     run: Run, place: Path, data: Path, rows: int, seed: int, outcome: str | None, refuse: list[str], out: Path | None
 ) -> None:
     from vitrail.analysis.explanations.summary import LEAST_ROWS, summarise_sites
-    from vitrail.report.pages.explanation_summary import write_explanation_summary
+    from vitrail.report.pages.explanation_summary import effect_scale, write_explanation_summary
     from vitrail.runs.site.explanation import explain_sites
 
     among = summarise_sites(explain_sites(run, data, rows, seed, outcome, refuse), run.study.unit_word)
@@ -256,10 +256,11 @@ def explain_all(
         among, out or place / "explain.html", run.study.name, [run.published_name(s) for s in refuse]
     )
     top = among.table.dropna(subset="size").sort_values("size", ascending=False).groupby("site").head(3)
-    print(f"Mean absolute Shapley value ({among.measure}): the three largest at each site\n")
+    print(f"How much features move the {among.moved}: the three largest at each site\n")
+    size = effect_scale(among).size
     shown = top.sort_values(["site", "size"], ascending=[True, False])
     print_table(["site", "feature", "mean size", "moves it"],
-                [[r["site"], r["feature"], r["size"], r["moves"]] for r in shown.to_dict("records")])  # fmt: skip
+                [[r["site"], r["feature"], size(r["size"]), r["moves"]] for r in shown.to_dict("records")])  # fmt: skip
     if among.small:
         print(f"\nLeft out because they have fewer than {LEAST_ROWS} {among.unit}s: {', '.join(among.small)}.")
     print(f"\nPage:  {page.resolve()}\nTable: {page.with_suffix('.csv').resolve()}")

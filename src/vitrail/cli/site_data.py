@@ -129,7 +129,8 @@ def look(
             more = ["--from", str(run), "--site", loaded.published_name(site)]
             seen = seen._replace(together=f"{seen.command} {shlex.join(more)}")
     own = mine.joining if kit is not None else None
-    page = write_look(seen, out or Path(f"look-{site_folder(seen.site)}.html"), own)
+    beyond = [run / "report.html"] if run is not None else []
+    page = write_look(seen, out or Path(f"look-{site_folder(seen.site)}.html"), own, beyond)
     print(f"{to_text(seen)}\n\nPage: {page.resolve()}")
 
 

@@ -196,7 +196,8 @@ def explain(
     whole = explain_model(mine, site, frame, seen, rows, seed, outcome, back)
     shown = explain_model(mine, site, frame, seen, row, seed, outcome, back) if row else None
     path = out or Path(f"explain-{site_folder(site)}.html")
-    page = write_explained(whole, path, site=site, study=mine.study.name, shown=shown, feature=feature)
+    beyond = [place / "report.html"]
+    page = write_explained(whole, path, site=site, study=mine.study.name, shown=shown, feature=feature, beyond=beyond)
     print(f"{to_text(whole, site, shown)}\n\nPage: {page.resolve()}")
 
 
@@ -238,7 +239,8 @@ def card(
     """
     from vitrail.core.text import number
     from vitrail.data.readers.tables import read_table
-    from vitrail.report.pages.card import bedside_words, write_card
+    from vitrail.report.pages.card.contents import calibration_lines
+    from vitrail.report.pages.card.page import write_card
     from vitrail.report.text import metric_words
     from vitrail.runs.folder import site_folder
     from vitrail.runs.site.card import make_card
@@ -248,10 +250,11 @@ def card(
     made = make_card(
         mine.model, mine.site, mine.run, read_table(data, mine.model.study), mine.rows, findings, *_left(place, mine)
     )
-    page, plain = write_card(made, out or Path(f"card-{site_folder(mine.site)}.html"), mine.joining)
+    path = out or Path(f"card-{site_folder(mine.site)}.html")
+    page, plain = write_card(made, path, mine.joining, [place / "report.html"])
     for score in made.scores[:1]:
-        print(f"{metric_words(score.metric)}: {number(score.told.value)}; baseline: {number(score.chance)}")
-    print("\n".join([*bedside_words(made)[:1], *made.limits]))
+        print(f"{metric_words(score.metric)}: {number(score.estimate.value)}; baseline: {number(score.chance)}")
+    print("\n".join([*calibration_lines(made)[:1], *made.limits]))
     print(f"\nPage:     {page.resolve()}\nMarkdown: {plain.resolve()}\nBoth are private to {mine.site}.")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Container, Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from markupsafe import Markup
 
@@ -98,6 +98,16 @@ LAYERS = {
 }
 
 
+class Standing(NamedTuple):
+    """How something stands, for the first screen of a page: a status in words and colour, and a sentence about it."""
+
+    name: str
+    status: str
+    kind: Literal["gain", "loss", "warn", "unsure", "calm"]
+    words: str = ""
+    anchor: str = ""  # of the section that has more of it
+
+
 class Interval(NamedTuple):
     """A number and its interval; low and high are NaN where none is known."""
 
@@ -154,13 +164,22 @@ def few_words(few: Mapping[str, str], word: str) -> Markup:
         return Markup()
     sites = [Markup("{} ({})").format(name(site), rows) for site, rows in few.items()]
     bar = f"fewer than {FEW} hold-out {word}s, or fewer than {RARE} of their rarest class"
-    text = "{} Few {}s: what is said of {} would be otherwise with a few other {}s. The bar: {}."
+    text = "{} Few {}s: the scores of {} would differ with a few other {}s. Few means {}."
     return Markup(text).format(FEW_MARK, word, listed(sites), word, bar)
 
 
 def marked(site: str, few: Container[str]) -> str:
     """The name, with the mark of those that stand on few rows."""
     return f"{site} {FEW_MARK}" if site in few else site
+
+
+def opening(site: str) -> Markup:
+    """The name of a site at the beginning of a sentence: one in lower case would look like a typing error.
+
+    >>> opening("va"), opening("Bern")
+    (Markup('Site <b>va</b>'), Markup('<b>Bern</b>'))
+    """
+    return Markup("Site {}").format(name(site)) if site[:1].islower() else name(site)
 
 
 def name(text: str) -> Markup:

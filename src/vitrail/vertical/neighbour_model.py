@@ -121,6 +121,7 @@ class NeighbourModel(HostModel):
             data=np.concatenate([shown, hidden], 1),
             reference=TYPICAL,
             answer=answer_words(study, level),
+            scale="number" if level is None else "share",
             rows=tuple(rows.labels[rows.places[i]] for i in places.tolist()),
             columns=(*columns_of(ref, study), *(FeatureLabel() for _ in study.guests)),
         )

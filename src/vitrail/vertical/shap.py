@@ -104,7 +104,7 @@ def explain_with_answers(
         asked=asked, sizes=sizes, seed=seed,
     )  # fmt: skip
     number = scores(whole[:1] if first is None else whole[:1] @ first).shape[1] == 1
-    return replace(explained, odds=of == "odds" and not number)
+    return replace(explained, scale="number" if number else of)
 
 
 def split_answer(

@@ -385,7 +385,7 @@ def test_on_the_command_line(folder: Path, tmp_path: Path, monkeypatch: pytest.M
     assert "chol" in said
     page = tmp_path / "look-cleveland.html"
     assert str(page) in said
-    assert "<title>This stays at cleveland" in page.read_text()
+    assert "<title>Own data of cleveland" in page.read_text()
     assert {p: p.stat().st_mtime_ns for p in folder.rglob("*")} == before, "nothing is written into the run"
     ask()  # an earlier page may be written over, nothing else
     table = Path("ours.csv").read_text()

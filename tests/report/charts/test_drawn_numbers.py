@@ -26,11 +26,11 @@ def test_the_median_site_is_the_median() -> None:
 
 @pytest.mark.parametrize(("start", "end", "words"), [(0.7, 0.5, "fell from"), (0.5, 0.7, "rose from")])
 def test_a_loss_that_rose_is_not_said_to_have_fallen(start: float, end: float, words: str) -> None:
-    told: Any = SimpleNamespace(
+    contribution: Any = SimpleNamespace(
         gain=start - end, rows=40, row_word="row", unit="log loss", start=start, end=end, same=0.6
     )
-    assert words in _lead(told)
-    assert f"a {'gain' if start > end else 'loss'} of 0.200" in _lead(told)
+    assert words in _lead(contribution)
+    assert f"a {'gain' if start > end else 'loss'} of 0.200" in _lead(contribution)
 
 
 def test_sites_whose_risks_are_farthest_off_come_first(monkeypatch: pytest.MonkeyPatch) -> None:

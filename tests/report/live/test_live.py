@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,15 +26,21 @@ from typer.testing import CliRunner
 import vitrail as vt
 import vitrail.deploy
 from tests.support.report.browser import BROWSER, Browser
+from tests.support.report.explanations import made
 from tests.support.report.live_runs import Story
-from tests.support.report.pages import HEART, HOSTILE
+from tests.support.report.pages import HEART, HOSTILE, make
+from vitrail.analysis.explanations.summary import summarise_sites
 from vitrail.cli import app
 from vitrail.core.errors import VitrailError
 from vitrail.data.datasets.catalogue import heart_disease, packaged
+from vitrail.report import render
 from vitrail.report.live import server as live_module
 from vitrail.report.live import watcher as watch_module
 from vitrail.report.live.server import LivePage, start
 from vitrail.report.live.watcher import RunWatcher
+from vitrail.report.pages.explanation import write_explained
+from vitrail.report.pages.explanation_summary import write_explanation_summary
+from vitrail.report.pages.links import write_linked
 from vitrail.storage.atomic_files import write_atomically
 
 
@@ -291,6 +298,80 @@ def test_rounds_are_told_once_a_second(tmp_path: Path) -> None:
     assert len(rounds) <= 3 + run.info["seconds"]
 
 
+@pytest.mark.parametrize("about", [3, 6])
+def test_ticks_are_round_and_evenly_spaced(about: int) -> None:
+    for first in (0, 1, 3, 10):
+        for last in range(first, first + 130):
+            rounds = [r for r, _ in live_module.round_marks(float(first), float(last), about)]
+            steps = {b - a for a, b in pairwise(rounds)}
+            assert len(steps) <= 1, (first, last, rounds)
+            assert all(first <= r <= last and r == int(r) for r in rounds)
+            assert len(rounds) <= about + 1
+            assert len(rounds) >= min(2, last - first + 1)
+
+
+# the report
+
+
+def finished(story: Story) -> None:
+    story.info |= {"finished": "2026-11-17"}
+    story.begin()
+
+
+def test_the_report_is_a_link(served: tuple[Story, LivePage]) -> None:
+    story, page = served
+    finished(story)
+    assert "The report is not written yet" in state(page)["html"]
+    write_linked(render(make(rounds=2)), story.path / "report.html")
+    write_explanation_summary(summarise_sites({"a": made()}), story.path / "what & why.html", make().title)
+    html = state(page)["html"]
+    assert '<a href="report.html">The report of this run</a>' in html
+    for name in ("report.html", "what%20%26%20why.html"):
+        status, heads, text = get(page, f"/{name}")
+        assert status == 200
+        assert heads["content-type"].startswith("text/html")
+        assert "frame-ancestors 'none'" in heads["content-security-policy"]
+        digest = re.findall("'sha256-[^']+'", heads["content-security-policy"])
+        assert digest == re.findall("'sha256-[^']+'", text)
+    (link,) = re.findall('<nav class="pages.*?href="([^"]+)"', get(page, "/report.html")[2])
+    assert get(page, f"/{link}")[0] == 200, "links between the pages hold here too"
+
+
+def test_what_stays_at_a_site_is_not_handed_out(served: tuple[Story, LivePage]) -> None:
+    story, page = served
+    finished(story)
+    write_explained(made(), story.path / "explain-va.html", site="va", study=story.study.name)
+    (story.path / "notes.html").write_text("<!doctype html><p>mine", encoding="utf-8")
+    (story.path / "sites" / "va").mkdir(parents=True)
+    write_linked(render(make(rounds=2)), story.path / "sites" / "va" / "page.html")
+    write_linked(render(make(rounds=2)), story.path.parent / "outside.html")
+    (story.path / "link.html").symlink_to(story.path.parent / "outside.html")
+    for path in (
+        "/explain-va.html", "/notes.html", "/sites/va/page.html", "/../outside.html", "/%2e%2e/outside.html",
+        "/link.html", "/..%5Coutside.html", "/.html", "//report.html", "/report.html%00", "/deployed.json",
+    ):  # fmt: skip
+        assert get(page, path)[0] == 404, path
+    (story.path / "report.html").write_text("x", encoding="utf-8")
+    assert get(page, "/report.html")[0] == 404, "it is no page of ours"
+    html = state(page)["html"]
+    assert "<a href" not in html
+    assert "report.html</code>" in html, "where it lies is told all the same"
+
+
+def test_the_report_needs_the_token_too(tmp_path: Path, fresh: None) -> None:
+    story = Story(tmp_path / "run")
+    write_linked(render(make(rounds=2)), story.path / "report.html")
+    page = start(story.path, host="0.0.0.0")
+    local = LivePage(page.url.replace(urlsplit(page.url).hostname or "", "127.0.0.1"), page.server, page.thread)
+    try:
+        assert get(local, "/report.html")[0] == 403
+        token = urlsplit(page.url).query.removeprefix("token=")
+        cookie = f"vitrail-{urlsplit(page.url).port}={token}"
+        assert get(local, "/report.html", Cookie=cookie)[0] == 200
+    finally:
+        page.stop()
+
+
 # whom it answers
 
 
@@ -306,11 +387,11 @@ def test_the_page_and_its_policy(served: tuple[Story, LivePage]) -> None:
     assert f"script-src 'sha256-{mark}'" in policy
     assert heads["cache-control"] == "no-store"
     assert not any(name.startswith("access-control") for name in heads)
-    assert "http://" not in html
+    assert "http://" not in html.replace("http://www.w3.org/2000/svg", ""), "which is a name and no address"
     assert "token" not in page.url
 
 
-def test_only_the_two_addresses_and_only_to_be_read(served: tuple[Story, LivePage]) -> None:
+def test_only_pages_and_only_to_be_read(served: tuple[Story, LivePage]) -> None:
     _, page = served
     for path in ("/run.json", "/events.jsonl", "/../run.json", "//etc/passwd", "/checkpoint.json", "/state.json/"):
         assert get(page, path)[0] == 404
@@ -410,8 +491,8 @@ def test_many_ask_at_once_and_the_folder_is_read_once(tmp_path: Path, monkeypatc
     story.begin()
     monkeypatch.setattr(watch_module, "AGAIN", 60.0)
     looks: list[float] = []
-    tell = RunWatcher._tell
-    monkeypatch.setattr(RunWatcher, "_tell", lambda self, now: looks.append(now) or tell(self, now))
+    status = RunWatcher._status
+    monkeypatch.setattr(RunWatcher, "_status", lambda self, now: looks.append(now) or status(self, now))
     page = start(story.path)
     threads = [threading.Thread(target=state, args=(page,)) for _ in range(5)]
     for t in threads:
@@ -451,6 +532,22 @@ def test_numbers_change_in_a_browser(served: tuple[Story, LivePage], tmp_path: P
         assert browser.ask("kept.isConnected && kept.parentNode.scrollLeft === 30"), "the table was not made anew"
         assert browser.ask("document.documentElement.scrollWidth") == 390
         assert browser.ask("document.getElementById('cut').hidden") is True
+        # buttons of the script are there once, and a drawing can be read by keys, after all these changes
+        assert browser.ask("[...document.querySelectorAll('.keep button')].map(b => b.textContent)") == [
+            "Print", "SVG", "PNG",
+        ]  # fmt: skip
+        assert browser.ask("[...document.querySelectorAll('svg[role=img]')].every(s => s.tabIndex === 0)")
+        titles = "document.querySelectorAll('.narrow .series > title').length"
+        count = browser.ask(titles)
+        browser.hover("[...document.querySelectorAll('.narrow .series circle')].find(c => c.checkVisibility())")
+        browser.wait("!document.querySelector('.tip').hidden")
+        story.round(6)
+        story.keep(6)
+        browser.wait("document.querySelector('progress').value === 6")
+        browser.hover("document.querySelector('h1')")
+        assert browser.ask(titles) == count, "each has one title, as before"
+        browser.click("document.querySelector('figure .keep button')")
+        assert browser.downloaded("learning.svg").stat().st_size > 1000
         assert browser.says == []
         page.stop()
         browser.wait("!document.getElementById('cut').hidden")

@@ -11,10 +11,12 @@ import pytest
 
 from tests.support.report.browser import Browser
 from tests.support.report.explanations import made
-from tests.support.report.pages import HOSTILE
+from tests.support.report.pages import HOSTILE, without_script
 from tests.support.vertical.talks import people, talk
+from vitrail.analysis.explanations.rows import Explanation
 from vitrail.analysis.explanations.summary import summarise_sites
 from vitrail.core.errors import VitrailError
+from vitrail.report.charts.shap import cell_words
 from vitrail.report.pages.explanation import render_explained, to_text, typical_rows, write_explained
 from vitrail.report.pages.explanation_summary import render_explanation_summary, write_explanation_summary
 from vitrail.vertical.shap import explain, split_answer
@@ -35,30 +37,59 @@ def figures(page: str, title: str) -> list[str]:
 def test_it_says_that_it_stays_and_needs_nothing_else(html: str) -> None:
     assert "This stays at St. &lt;b&gt;Mary" in html
     assert "<b>Mary" not in html
+    html = without_script(html)
     assert "<script" not in html
     assert not re.search(r"""(?:src|href)\s*=\s*["'](?!#)|url\(|@import""", html)
     assert "the median" in html
-    assert "f(x) − f(reference)" in html
+    assert "The factors of a row multiply from the answer for the typical row to that for the row." in html
     assert "not what would happen to the person" in html
 
 
 def test_the_waterfall_goes_from_the_reference_to_the_row() -> None:
     e = made()
     page = render_explained(e, "here", shown=e[5])
-    for figure in figures(page, "Row line5: from 40.1 % to"):
+    for figure in figures(page, "Row line5: from 40 % to"):
         bars = re.findall(r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)"[^>]*class="(h10|h2|hid)"', figure)
         order = np.argsort(-np.abs(e.values[5]))
         assert [k for *_, k in bars] == ["hid" if i == 3 else "h10" if e.values[5, i] > 0 else "h2" for i in order]
         long = np.array([float(w) for _, w, _ in bars])
         assert np.allclose(long / long[0], np.abs(e.values[5][order] / e.values[5][order[0]]), atol=0.02)
-    assert f"{100 / (1 + np.exp(-e.total[5])):.1f} %" in page
+    risk = f"{100 / (1 + np.exp(-e.total[5])):.0f} %"
+    assert f"Probability of sick = yes: <b>{risk}</b>; a typical row here 40 %." in page
+    assert f"{name_of_largest(e, 5)}</b> (× {np.exp(np.abs(e.values[5]).max() * sign_of_largest(e, 5)):.3g}" in page
     assert "Row line6" not in page
+
+
+def largest(e: Explanation, row: int) -> int:
+    return int(np.abs(e.values[row]).argmax())
+
+
+def name_of_largest(e: Explanation, row: int) -> str:
+    return str(cell_words(e, row, largest(e, row)))
+
+
+def sign_of_largest(e: Explanation, row: int) -> float:
+    return float(np.sign(e.values[row, largest(e, row)]))
+
+
+def test_an_axis_of_risks_is_in_per_cent() -> None:
+    """Ticks lie where the odds of that risk do."""
+    e = made()
+    figure, _ = figures(render_explained(e, "here", shown=e[5]), "Row line5: from 40 % to")
+    ticks = re.findall(r'<text x="([\d.]+)"[^>]*class="tick" text-anchor="middle">([\d.]+) %<', figure)
+    assert len(ticks) >= 3
+    at = np.array([float(x) for x, _ in ticks])
+    odds = np.array([np.log(float(p) / (100 - float(p))) for _, p in ticks])
+    assert np.corrcoef(at, odds)[0, 1] > 0.9999
+    assert "log odds" not in figure
 
 
 def test_without_a_choice_the_typical_and_the_extreme_are_taken(html: str) -> None:
     e = made()
     assert typical_rows(e)[1] == np.abs(e.total + 0.4).argmax()
-    assert all(f"Row {e.rows[i]}: the most" in html for i in typical_rows(e))
+    first, second = typical_rows(e)
+    assert f"<h3>Row {e.rows[first]}, an ordinary one</h3>" in html
+    assert f"<h3>Row {e.rows[second]}, the most extreme</h3>" in html
 
 
 def test_a_guests_dots_have_no_colour(html: str) -> None:
@@ -88,7 +119,7 @@ def test_colour_is_the_rank_of_the_value() -> None:
 def test_the_dependence_of_a_chosen_feature(html: str) -> None:
     assert "One feature: chol" in html, "the largest whose values are known"
     page = render_explained(made(), "here", feature="ward")
-    for figure in figures(page, "ward against"):
+    for figure in figures(page, "How ward moves the odds of sick = yes"):
         assert [t for t in re.findall(r'class="tick" text-anchor="middle">([^<]+)', figure) if t in "abc"] == [*"abc"]
     with pytest.raises(VitrailError, match="Did you mean 'ward'"):
         render_explained(made(), "here", feature="wart")
@@ -104,12 +135,48 @@ def test_one_row_alone_has_no_swarm() -> None:
 
 
 def test_hostile_names_are_told_as_they_are() -> None:
-    page = render_explained(made(names=list(HOSTILE)), HOSTILE[0], HOSTILE[1])
-    page += render_explanation_summary(
-        summarise_sites({n: made(names=list(HOSTILE)) for n in HOSTILE}), HOSTILE[0], HOSTILE[:2]
+    page = without_script(render_explained(made(names=list(HOSTILE)), HOSTILE[0], HOSTILE[1]))
+    page += without_script(
+        render_explanation_summary(
+            summarise_sites({n: made(names=list(HOSTILE)) for n in HOSTILE}), HOSTILE[0], HOSTILE[:2]
+        )
     )
     assert "<script" not in page
     assert "<img" not in page
+
+
+def test_nothing_is_written_as_a_logarithm() -> None:
+    """Risks in per cent and factors, at most three digits, on both pages and in a terminal."""
+    e = made(answer="“died” by 2000 days", scale="hazard", chance="risk")
+    both = render_explained(e, "here") + render_explanation_summary(summarise_sites({"a": e}))
+    text = " ".join(re.findall(r">([^<]+)<", without_script(both[: both.index("</html>") + 7]) + both))
+    assert "Risk of “died” by 2000 days" in both
+    assert not re.search(r"log.?(hazard|odds)", text + to_text(e, "here", e[:2]), re.I)
+    for factor in re.findall(r"× ([\d.]+)", text + to_text(e, "here", e[:2])):
+        assert len(factor.lstrip("0.").replace(".", "")) <= 3 or float(factor) >= 1000, factor
+    for share in re.findall(r"([\d.]+) %", to_text(e, "here", e[:2])):
+        assert len(share.replace(".", "")) <= 3, share
+
+
+def test_a_feature_that_goes_the_other_way_at_one_site_is_named() -> None:
+    sites = {name: made(300) for name in ("a", "b", "c")}
+    for name, e in sites.items():
+        e.values[:, 1] = np.where(e.data[:, 1] == "yes", 0.4, 0.0) * (-1 if name == "c" else 1)
+    page = render_explanation_summary(summarise_sites(sites))
+    standing = dict(re.findall(r'<li><b>(\w)</b> <span class="answer \w+">([^<]+)</span>', page))
+    assert standing == {"a": "directions as elsewhere", "b": "directions as elsewhere", "c": "differs in smokes"}
+
+
+def test_the_first_screen_has_the_five_features_that_count_most() -> None:
+    names = [f"f{i}" for i in range(12)]
+    rng = np.random.default_rng(0)
+    values, data = rng.normal(0, 1, (150, 12)) * np.arange(1, 13), rng.normal(0, 1, (150, 12))
+    e = Explanation(values, np.zeros(150), data, names, np.zeros((150, 12)), "the median", scale="odds")
+    page = render_explained(e, "here")
+    figures(page, "The 5 features that move the odds of answer most")
+    figures(page, "How much each feature moves the odds of answer, and in which direction")
+    short = page[page.index('class="short"') : page.index('id="rows"')]
+    assert [r["feature"] for r in e.importance()[:3]] == re.findall(r'<li><b>(f\d+)</b> <span class="answer', short)
 
 
 def test_many_rows_make_no_huge_page() -> None:
@@ -131,12 +198,13 @@ def test_pages_of_a_host_and_a_guest(tmp_path: Path) -> None:
     d.train()
     e = replace(explain(d, d.terms.test[:30], ["age", "sex", "weight", "pulse"]), answer="sick")
     page = render_explained(e, "clinic")
-    assert "log odds of sick" in page
+    assert "odds of sick" in page
+    assert "log odds" not in page
     assert "<b>lab</b> and <b>insurer</b>: the columns of a guest together" in page
     g = d.guests[0]
     own = render_explained(split_answer(g, people()[0][1][:30], g.reference, ["iron", "zinc", "lead"]), "lab")
     assert "This stays at lab" in own
-    assert "moves the own answer to the host, before rounding most" in own
+    assert "move the own answer to the host, before rounding" in own
     assert "iron" in own
     assert "united" not in own
     assert "hatched" not in own
@@ -176,13 +244,13 @@ def test_sizes_and_directions() -> None:
     assert rows.moves["ward"] == "up for c, down for a, against b"
     page = render_explanation_summary(summarise_sites({"north": e}))
     assert ", up for c, down for a, against b</title>" in page
-    assert "north, lab: 0.3" in page
+    assert f"north, lab: × {np.exp(np.abs(e.values[:, 3]).mean()):.3g}" in page
     assert "direction not known" in page
 
 
 def test_the_federations_figure_is_that_of_the_sites_own_page() -> None:
     e = made(200)
-    title = "How much each feature moves the log odds of sick = yes, and in which direction"
+    title = "How much each feature moves the odds of sick = yes, and in which direction"
     own, shared = (
         figures(page, title)
         for page in (render_explained(e, "x"), render_explanation_summary(summarise_sites({"x": e})))
@@ -204,7 +272,7 @@ def test_few_rows_that_differ_are_not_told() -> None:
     e.values[:9, 1] = 3.0
     told = summarise_sites({"north": e})
     assert np.isnan(told.table.set_index("feature").loc["smokes", "size"])
-    assert "not told" in render_explanation_summary(told)
+    assert "not shown" in render_explanation_summary(told)
     e.values[9, 1] = 3.0
     assert summarise_sites({"north": e}).table.set_index("feature").loc["smokes", "size"] == pytest.approx(0.15)
 

@@ -7,7 +7,6 @@ import math
 import re
 from collections.abc import Sequence
 from html.parser import HTMLParser
-from importlib.resources import files
 from itertools import pairwise
 
 import numpy as np
@@ -16,20 +15,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.report.pages import HEART, HOSTILE, MORE, SEEDS, TITLES, long_names, make, summarise
+from tests.support.report.pages import HEART, HOSTILE, MORE, SEEDS, TITLES, long_names, make, summarise, without_script
 from vitrail.core.text import shorten_all, size
 from vitrail.report import Page, render
-from vitrail.report.charts.svg import place_labels, swarm, ticks
+from vitrail.report.charts.axes import place_labels, swarm, ticks
 from vitrail.report.sections.scores.findings import headline
 from vitrail.report.text import METRICS
 
 VOID = {"meta", "br", "img", "link", "input", "hr"}
-ELEMENTS = """html head meta title style body a header main footer section p h1 h2 h3 ul li b strong small
+ELEMENTS = """html head meta title style body a header main footer section nav ol p h1 h2 h3 ul li b strong small
 span code div table thead tbody tfoot tr th td figure figcaption details summary dl dt dd svg desc text line
 path circle g"""
 ATTRIBUTES = """lang charset http-equiv content name class id href aria-labelledby aria-hidden role tabindex
-scope colspan open viewbox x y x1 y1 x2 y2 cx cy r d text-anchor data-figure data-title data-note"""
-OURS = f"<script>{(files('vitrail.report') / 'templates' / 'page.js').read_text('utf-8')}</script>"
+scope colspan open aria-label viewbox x y x1 y1 x2 y2 cx cy r d text-anchor data-figure data-title data-note"""
 
 
 class Reader(HTMLParser):
@@ -85,9 +83,7 @@ class Reader(HTMLParser):
 
 
 def read(page: Page) -> Reader:
-    html = render(page)
-    assert html.count(OURS) == 1
-    html = html.replace(OURS, "")
+    html = without_script(render(page))
     reader = Reader()
     reader.feed(html)
     reader.close()

@@ -6,12 +6,14 @@ import re
 import subprocess
 from html import escape
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
 import vitrail as vt
 from tests.support.report.browser import BROWSER, FLAGS
+from tests.support.report.pages import without_script
 from tests.support.report.site_pages import NAME, told
 from vitrail.report.pages.site import render_private
 
@@ -22,7 +24,7 @@ def html() -> str:
 
 
 def test_it_says_that_it_stays(html: str) -> None:
-    assert f"<title>This stays at {escape(NAME).replace('&#x27;', '&#39;')}" in html
+    assert f"<title>Own data of {escape(NAME).replace('&#x27;', '&#39;')}" in html
     assert html.index('class="stays"') < html.index("<header>")
     assert "<b>Mary" not in html
     assert "It is not other sites’ data" in html
@@ -41,6 +43,7 @@ def test_commands_to_copy_are_there_and_escaped() -> None:
 
 
 def test_it_needs_nothing_else(html: str) -> None:
+    html = without_script(html)
     assert "<script" not in html
     assert not re.search(r"""(?:src|href)\s*=\s*["'](?!#)""", html)
     assert not re.search(r"url\(|@import", html)
@@ -72,3 +75,51 @@ def test_it_opens_without_a_complaint(html: str, tmp_path: Path) -> None:
 
     assert complaints(html) == []
     assert complaints(html.replace("<main", "<script>1</script><main", 1)), "or nothing would ever be heard"
+
+
+def first_screen(page: str) -> str:
+    return page[page.index('class="short"') : page.index("</section>", page.index('class="short"'))]
+
+
+def test_the_first_screen_has_a_figure_and_a_status_for_each_column() -> None:
+    inspection = told("here")
+    short = first_screen(render_private(inspection))
+    statuses = re.findall(r'<li><b><a href="#(\w+)">([^<]+)</a></b> <span class="answer \w+">([^<]+)</span>', short)
+    assert [(name, status) for _, name, status in statuses] == [
+        ("oldpeak", "likely wrong"),
+        ("cp", "likely wrong"),
+        ("disease", "likely wrong"),
+        ("chol", "looked at"),
+        ("exang", "looked at"),
+    ]
+    assert short.index("<svg") < short.index('class="statuses"') < short.index("What to do next")
+    page = render_private(inspection)
+    for anchor, name, _ in statuses:
+        section = page[page.index(f'id="{anchor}"') :]
+        assert name in section[:200]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda v: v, "then repair it by the command below"),
+        (lambda v: v._replace(causes=()), "Ask somebody who knows the data about each column"),
+        (lambda v: v._replace(wrong=False, causes=()), "Nothing has to be corrected. If a difference surprises you"),
+        (lambda v: v._replace(wrong=False, trouble="", causes=()), "Nothing has to be corrected.</p>"),
+    ],
+)
+def test_what_to_do_next_is_about_the_worst_column(change: Any, words: str) -> None:
+    inspection = told("here")
+    changed = inspection._replace(views=tuple(change(view) for view in inspection.views))
+    assert words in first_screen(render_private(changed))
+
+
+def test_where_nothing_is_likely_wrong_three_columns_are_shown() -> None:
+    inspection = told("here")
+    maybe = [v._replace(wrong=False, trouble="differs", brief=True, causes=()) for v in inspection.views]
+    page = render_private(inspection._replace(views=tuple(maybe)))
+    short = first_screen(page)
+    before, _, folded = short.partition("<details>")
+    assert before.count("differs, may be real") == 3
+    assert f"{len(maybe) - 3} more columns" in folded
+    assert "The file alone shows no cause." in short

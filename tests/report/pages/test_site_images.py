@@ -17,6 +17,7 @@ from PIL import Image
 import vitrail as vt
 from tests.support.album import NAME, album
 from tests.support.report.browser import BROWSER, FLAGS
+from tests.support.report.pages import without_script
 from vitrail.analysis.images.gallery import SHOWN, TYPICAL
 from vitrail.data.readers.images import png
 from vitrail.report.pages.site import LARGEST, render_private, write_look
@@ -30,10 +31,11 @@ def html() -> str:
 
 
 def test_it_says_that_it_stays_and_needs_nothing_else(html: str) -> None:
-    assert f"<title>This stays at {escape(NAME).replace('&#x27;', '&#39;')}" in html
+    assert f"<title>Own pictures of {escape(NAME).replace('&#x27;', '&#39;')}" in html
     assert html.index('class="stays"') < html.index("<header>")
     assert "<b>Mary" not in html
     assert "<i>3" not in html
+    html = without_script(html)
     assert "<script" not in html
     assert not re.search(r"""(?:src|href)\s*=\s*["'](?!#|data:image/png;base64,)""", html)
     assert not re.search(r"url\(|@import", html)
@@ -82,3 +84,15 @@ def test_it_opens_without_a_complaint(html: str, tmp_path: Path) -> None:
 
     assert complaints(html) == []
     assert complaints(html.replace("; img-src data:", "", 1)), "or the pictures would not be seen"
+
+
+def test_the_first_screen_says_how_often_the_model_is_right() -> None:
+    """Beside the share of the largest class, which is what one answer to every picture would get."""
+    labels, sure = [0] * 30 + [1] * 70, [0.1] * 30 + [0.9] * 65 + [0.2] * 5
+    page = render_private(album(labels, sure, [True] * 100))
+    short = page[page.index('class="short"') :]
+    assert '<span class="answer gain">95.0 % right</span>' in short
+    assert "baseline 70 %." in short
+    guess = render_private(album(labels, [0.9] * 100, [True] * 100))
+    assert '<span class="answer unsure">70 % right</span>' in guess
+    assert "Not shown to beat the baseline." in guess

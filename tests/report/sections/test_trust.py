@@ -82,7 +82,7 @@ def test_what_happened_on_the_way_is_told() -> None:
     assert "messages hold something for each of the 5 sites" in html, "the method says so"
     assert "rows it had set aside" not in html
     html = render(page(stopped=stopped, validation=torch.ones(ROUNDS, 5)))
-    assert "<b>ward 2</b> stopped in round 21: from then on its model stands still; the loss on the rows" in html
+    assert "<b>ward 2</b> stopped in round 21: from then on its model no longer changes; the loss on the rows" in html
 
 
 def test_the_local_model_is_near_is_told() -> None:

@@ -22,6 +22,7 @@ from vitrail.data.encoding import Encoder
 from vitrail.data.readers.tables import clean
 from vitrail.data.splitting import split_rows
 from vitrail.methods import FedAvg
+from vitrail.report.charts.effect_scale import scale_of
 from vitrail.runs.result import Model
 from vitrail.runs.site.explanation import GIVEN, NAMED, TRAINED, explain_model, explain_sites
 
@@ -120,7 +121,7 @@ def test_a_number_is_explained_in_its_unit() -> None:
     told = run.explain("south", SITES["south"])
     assert np.allclose(told.total, run.predict("south", SITES["south"])["days"], atol=1e-4)
     assert told.measure == "days in days"
-    assert not told.odds
+    assert told.scale == "number"
 
 
 def test_the_reference_is_named(run: vt.Run, told: Explanation) -> None:
@@ -276,6 +277,13 @@ def test_one_model_moves_the_answer_in_one_direction_at_all_sites(kind: str) -> 
     study = vt.Study.parse({"target": target, "features": features, "training": {"rounds": 60}})
     run = vt.federate(study, sites, method="fedavg")
     told = {site: run.explain(site, frame) for site, frame in sites.items()}
+    if kind == "a time":  # the risk that a page shows is that of a prediction
+        free = run.predict("right", sites["right"]).iloc[:, -1].to_numpy(float)
+        free = free / 100 if free.max() > 1 else free
+        shown = [scale_of(told["right"]).share(v) for v in told["right"].total]
+        assert np.allclose(shown, 1 - free, atol=1e-4)
+        assert told["right"].answer == "“y” by 300 days"
+        assert told["right"].chance == "risk"
     table = summarise_sites(told).table.set_index(["feature", "site"])
     assert set(table.sign) == {"+"}
     means = {site: np.sign(e.values.mean(0)).tolist() for site, e in told.items()}

@@ -26,6 +26,6 @@ def made(rows: int = 140, seed: int = 1, names: list[str] = NAMES, **more: Any) 
     data[:, 1], data[:, 2] = rng.choice(["no", "yes"], rows), rng.choice(["a", "b", "c"], rows)
     data[:, 3] = np.nan
     at = tuple(f"line{i}" for i in range(rows))
-    given: dict[str, Any] = {"united": (names[3],), "answer": "sick = yes", "odds": True, "rows": at} | more
+    given: dict[str, Any] = {"united": (names[3],), "answer": "sick = yes", "scale": "odds", "rows": at} | more
     base = np.full(rows, -0.4)
     return Explanation(values, base, data, names, np.zeros((rows, 4)), "the median", columns=COLUMNS, **given)

@@ -24,11 +24,12 @@ from vitrail.quality.screening.result import LABEL, Finding
 from vitrail.report import render
 from vitrail.report.live import server
 from vitrail.report.live.watcher import RunWatcher
-from vitrail.report.pages.card import render_card
+from vitrail.report.pages.card.page import render_card
 from vitrail.report.pages.contribution import render_contribution
 from vitrail.report.pages.explanation import render_explained
 from vitrail.report.pages.explanation_summary import render_explanation_summary
 from vitrail.report.pages.index import Demo, DemoPage, write_index
+from vitrail.report.pages.links import write_linked
 from vitrail.report.pages.site import render_private
 from vitrail.report.pages.transfer import render_transfer
 from vitrail.report.pages.vertical import render_together
@@ -249,5 +250,5 @@ def write_all(folder: Path) -> dict[str, Path]:
     for name, page in PAGES.items():
         (folder / name).mkdir()
         written[name] = folder / f"{name}.html"
-        written[name].write_text(page(folder / name), encoding="utf-8")
+        write_linked(page(folder / name), written[name])
     return written

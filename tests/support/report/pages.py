@@ -13,6 +13,7 @@ from vitrail.data.datasets.catalogue import packaged
 from vitrail.methods import AnyMethod, FedAvg
 from vitrail.quality.screening.result import LABEL, Finding, Screening
 from vitrail.report import Page
+from vitrail.report.pages.frame import SCRIPT, part
 from vitrail.runs.result import HISTORY, Run
 from vitrail.study.model import Study
 
@@ -50,6 +51,13 @@ HOSTILE = (
     "</svg>",
     "a & b' --> ]]> {{ 7*7 }}",
 )
+
+
+def without_script(html: str) -> str:
+    """The page without its one script, which is ours."""
+    script = f"<script>{part(SCRIPT)}</script>"
+    assert html.count(script) == 1
+    return html.replace(script, "")
 
 
 def make(

@@ -34,6 +34,7 @@ ASKED = 2048  # coalitions, above that
 MEDIAN = "the median of the training rows"
 NOTHING = "a missing value"
 Answers = Callable[[NDArray[Any]], NDArray[Any]]  # [row, column] -> [row]
+Scale = Literal["number", "share", "odds", "hazard"]
 AT_ONCE = 1 << 17  # numbers given to the model at a time: what lies between its layers should stay in the cache
 
 
@@ -64,7 +65,8 @@ class Explanation:
     united: tuple[str, ...] = ()  # features that stand for all columns of a guest
     asked: int = 0  # coalitions for each row
     answer: str = field(default="answer", compare=False)  # what f is about, in words
-    odds: bool = field(default=False, compare=False)  # f is the logarithm of its odds
+    scale: Scale = field(default="number", compare=False)  # f is the answer, or the logarithm of its odds or hazard
+    chance: str = field(default="probability", compare=False)  # what a share is called: risk, of an event
     rows: tuple[str, ...] = field(default=(), compare=False)  # their names
     columns: tuple[FeatureLabel, ...] = field(default=(), compare=False)  # [feature]
     each: str = field(default="", compare=False)  # "patient", where the rows were drawn so that none has two
@@ -88,7 +90,14 @@ class Explanation:
     @property
     def measure(self) -> str:
         """f, in words."""
-        return f"log odds of {self.answer}" if self.odds else self.answer
+        return f"log {self.moved}" if self.scale in ("odds", "hazard") else self.moved
+
+    @property
+    def moved(self) -> str:
+        """What features move, in words: the odds or the hazard of the answer, or the answer itself."""
+        if self.scale == "share":
+            return f"{self.chance} of {self.answer}"
+        return self.answer if self.scale == "number" else f"{self.scale} of {self.answer}"
 
     @property
     def total(self) -> Floats:

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from vitrail.analysis.explanations.direction import FEWEST
-from vitrail.analysis.explanations.rows import Explanation
+from vitrail.analysis.explanations.rows import Explanation, Scale
 
 LEAST_ROWS = 100
 LEAST_OTHERS = FEWEST  # rows in which the feature is not as in the reference
@@ -30,6 +30,8 @@ class ExplanationSummary(NamedTuple):
     small: list[str]  # sites with too few rows
     measure: str  # what the values add up to
     unit: str = "row"  # what an explained row is: a patient, where the study names persons
+    moved: str = ""  # what features move, in words
+    scale: Scale = "number"  # of the values
 
     @property
     def sites(self) -> list[str]:
@@ -40,10 +42,9 @@ def summarise_sites(explanations: Mapping[str, Explanation], unit: str = "row") 
     """By name, so that the order tells nothing. `unit`: what one explained row is, in words."""
     large = {s: e for s, e in sorted(explanations.items()) if len(e) >= LEAST_ROWS}
     rows = [(s, *cells) for s, e in large.items() for cells in _of_site(e)]
-    measure = next((e.measure for e in explanations.values()), "")
-    return ExplanationSummary(
-        pd.DataFrame(rows, columns=COLUMNS), sorted(explanations.keys() - large.keys()), measure, unit
-    )
+    first = next(iter(explanations.values()), None)
+    about = (first.measure, unit, first.moved, first.scale) if first else ("", unit)
+    return ExplanationSummary(pd.DataFrame(rows, columns=COLUMNS), sorted(explanations.keys() - large.keys()), *about)
 
 
 def _of_site(e: Explanation) -> list[tuple[str, float, float, float, str, str]]:

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from vitrail.core.exchange import AnyExchange, Stage
 from vitrail.core.text import several, size
 from vitrail.deploy.protocol.agreement import FOOTPRINT, Agreement
-from vitrail.deploy.screening.shared import LEGS
 from vitrail.deploy.protocol.model_digests import DIGESTS
 from vitrail.deploy.protocol.score_plan import END, TRAINING
+from vitrail.deploy.screening.shared import LEGS
 from vitrail.deploy.two_server.shared import READ
 from vitrail.engine.contract import MASKED, Contract, WireEntry
 from vitrail.metrics.scores import FEWEST

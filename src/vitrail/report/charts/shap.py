@@ -1,4 +1,4 @@
-"""Shapley values of one site's rows, drawn for its own eyes: one row, all rows, their means, one feature."""
+"""Shapley values of one site’s rows, for its private page: one row, all rows, their means, one feature."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, Literal
 
 import numpy as np
 from markupsafe import Markup
-from scipy.special import expit
 
 from vitrail.analysis.explanations.direction import DOWN, UP
 from vitrail.analysis.explanations.rows import Explanation
-from vitrail.core.text import decimals, number, percent, several, shorten, signed
+from vitrail.core.text import several, shorten, signed
 from vitrail.report.charts import svg
 from vitrail.report.charts.axes import AxisScale, Ticks, axis_left, domain, tick_labels
+from vitrail.report.charts.effect_scale import EffectScale, scale_of
 from vitrail.report.charts.interval_rows import IntervalRow, IntervalRows, Label, Mark, draw_mark, interval_rows
 from vitrail.report.text import Interval
 
@@ -27,7 +27,8 @@ UNSEEN = "its columns, unseen here"
 
 
 def plain(value: float) -> str:
-    return f"{value:.4g}".replace("-", "−")
+    """A value of a file with at most four digits of its own: 79; 1.235; 150000."""
+    return f"{float(f'{value:.4g}'):.12g}".replace("-", "−")
 
 
 def value_words(e: Explanation, feature: int, value: Any) -> str:
@@ -46,19 +47,10 @@ def cell_words(e: Explanation, row: int, feature: int) -> str:
     return f"{name}: {value}"
 
 
-def answer_words(e: Explanation, value: float) -> str:
-    """60.1 %; 1.24."""
-    return percent(float(expit(value))) if e.odds else plain(value)
-
-
-def written(e: Explanation, value: float, more: int = 0) -> str:
-    """A Shapley value, with a sign and as many decimals as the largest needs."""
-    return signed(value, decimals(float(np.abs(e.values).max(initial=0.0))) + more)
-
-
 def says_words(e: Explanation, value: float) -> Markup:
-    """60.1 % for sick = yes; 1.24 (stay in days)."""
-    return Markup("<b>{}</b> for {}" if e.odds else "<b>{}</b> ({})").format(answer_words(e, value), e.answer)
+    """risk of sick = yes: 60 %; stay in days: 12.4."""
+    what = e.answer if e.scale == "number" else f"{e.chance} of {e.answer}"
+    return Markup("{}: <b>{}</b>").format(what, scale_of(e).answer(value))
 
 
 def row_name(e: Explanation, row: int) -> str:
@@ -67,27 +59,47 @@ def row_name(e: Explanation, row: int) -> str:
 
 def waterfall(e: Explanation, row: int, width: int) -> Markup:
     """From what the model says of the reference, feature by feature, to what it says of the row."""
-    values = e.values[row]
+    values, scale = e.values[row], scale_of(e)
     order = [int(i) for i in np.argsort(-np.abs(values), kind="stable") if values[i]]
     shown, rest = (order, []) if len(order) <= MOST + 1 else (order[:MOST], order[MOST:])
     steps = [(cell_words(e, row, i), float(values[i]), float(e.half[row, i]), i) for i in shown]
     steps += [(several(len(rest), "other"), float(values[rest].sum()), 0.0, -1)] if rest else []
     at = [float(v) for v in np.cumsum([e.base_values[row], *(s[1] for s in steps)])]
-    rows = [_end(f"reference: {answer_words(e, at[0])}", at[0])]
+    first, last = scale.answer(at[0]), scale.answer(at[-1])
+    rows = [_end(f"typical {row_word(e)}: {first}", at[0])]
     for k, (words, value, half, i) in enumerate(steps, 1):
         hidden = i >= 0 and e.feature_names[i] in e.united
-        full = f"{words}: {written(e, value, 1)}" + (f" ± {written(e, half, 1)[1:]}" if half else "")
+        ends = f" ({scale.effect(value - half)} to {scale.effect(value + half)})" if half else ""
+        full = f"{words}: {scale.effect(value)}{ends}"
         around = (at[k] - half, at[k] + half) if half else (math.nan, math.nan)
         kind = "hid" if hidden else "h10" if value > 0 else "h2"
         rows.append(
             IntervalRow(words, full, Interval(at[k], *around), bar=kind, start=at[k - 1], hatched=hidden, line="reach",
-                        linked=True, beside=Label(written(e, value), "tick", "start"))
+                        linked=True, beside=Label(scale.effect(value), "tick", "start"))
         )  # fmt: skip
-    rows.append(_end(f"row {row_name(e, row)}: {answer_words(e, at[-1])}", at[-1]))
-    title = f"Row {row_name(e, row)}: from {answer_words(e, at[0])} to {answer_words(e, at[-1])}"
-    words = "; ".join(f"{name}: {written(e, value)}" for name, value, *_ in steps)
-    figure = IntervalRows(title, rows, e.measure, *domain(at), step=STEP, letters=LETTERS, description=f"{words}.")
+    rows.append(_end(f"row {row_name(e, row)}: {last}", at[-1]))
+    title = f"Row {row_name(e, row)}: from {first} to {last}"
+    words = "; ".join(f"{name}: {scale.effect(value)}" for name, value, *_ in steps)
+    low, high = domain(at)
+    marks = scale.answer_ticks(low, high, _about(width))
+    axis = _axis(e.answer if e.scale == "number" else f"{e.chance} of {e.answer}", width)
+    figure = IntervalRows(title, rows, axis, low, high, step=STEP, letters=LETTERS, references=marks,
+                          description=f"{words}.")  # fmt: skip
     return interval_rows(figure, width)
+
+
+def row_word(e: Explanation) -> str:
+    return e.each or "row"
+
+
+def _axis(words: str, width: int) -> str:
+    """As much of it as there is room for."""
+    return shorten(words, 40 if svg.is_narrow(width) else 90)
+
+
+def _about(width: int) -> int:
+    """Ticks of an axis for which there is room."""
+    return 3 if svg.is_narrow(width) else 6
 
 
 def _end(words: str, value: float) -> IntervalRow:
@@ -96,28 +108,37 @@ def _end(words: str, value: float) -> IntervalRow:
     return IntervalRow(words, "", Interval(value), [mark], name_kind="name strong")
 
 
-def bars(ranked: Sequence[Mapping[str, Any]], measure: str, width: int, united: Sequence[str] = ()) -> Markup:
+def bars(
+    ranked: Sequence[Mapping[str, Any]],
+    moved: str,
+    scale: EffectScale,
+    width: int,
+    united: Sequence[str] = (),
+    first: int = 0,
+) -> Markup:
     """Mean size of each feature's value with its interval over rows, and its direction as colour and in words; `ranked`
-    as `Explanation.importance` gives them, the largest first."""
-    ranked = ranked[: 2 * MOST]
+    as `Explanation.importance` gives them, the largest first. `moved`: what features move, in words. `first`: so many
+    of them alone."""
+    title = f"How much each feature moves the {moved}, and in which direction"
+    title = f"The {first} features that move the {moved} most" if first else title
+    ranked = ranked[: first or 2 * MOST]
     intervals = [Interval(r["size"], max(r["low"], 0.0), r["high"]) for r in ranked]
     top = max([v for i in intervals for v in (i.value, i.high) if math.isfinite(v)]) or 1.0
-    digits, rows = decimals(top), []
+    rows = []
     for r, interval in zip(ranked, intervals, strict=True):
-        words = f"{r['feature']}: {number(r['size'], digits + 1)}"
-        if interval.known:
-            words += f" ({number(r['low'], digits + 1)} to {number(r['high'], digits + 1)})"
+        words = f"{r['feature']}: {scale.size(r['size'])}"
+        words += f" ({scale.span(r['low'], r['high'])})" if interval.known else ""
         words += f", {r['moves']}" if r["moves"] else ""
         hidden = r["feature"] in united
         kind = "hid" if hidden else {UP: "h10", DOWN: "h2"}.get(r["sign"], "mixed")
-        size, moves = Label(number(r["size"], digits), "tick", "start"), Label(r["moves"], "moves", "start")
+        size, moves = Label(scale.size(r["size"]), "tick", "start"), Label(r["moves"], "moves", "start")
         rows.append(
             IntervalRow(r["feature"], words, interval, bar=kind, hatched=hidden, line="reach", beside=size,
                         right=[moves])
         )  # fmt: skip
-    title = f"How much each feature moves the {measure}, and in which direction"
-    axis = f"mean size of the value ({measure})"
-    return interval_rows(IntervalRows(title, rows, axis, 0.0, top, step=STEP, letters=LETTERS), width)
+    axis = _axis(f"mean factor on the {moved}" if scale.factors else f"mean change of {moved}", width)
+    marks = scale.size_ticks(0.0, top, _about(width))
+    return interval_rows(IntervalRows(title, rows, axis, 0.0, top, step=STEP, letters=LETTERS, references=marks), width)
 
 
 def colours(e: Explanation, feature: int) -> list[str]:
@@ -162,18 +183,24 @@ def some_rows(e: Explanation, width: int) -> np.ndarray:
 def beeswarm(e: Explanation, width: int) -> Markup:
     """A dot for each row, at its value, coloured by what the row has."""
     ranked = [e.feature_names.index(r["feature"]) for r in e.importance()[:MOST]]
-    some, rows = some_rows(e, width), []
+    some, rows, scale = some_rows(e, width), [], scale_of(e)
     for i in ranked:
         kinds = colours(e, i)
         marks = [
-            Mark(float(e.values[row, i]), *look(kinds[row]), DOT, "" if svg.is_narrow(width) else dot_words(e, row, i))
+            Mark(
+                float(e.values[row, i]),
+                *look(kinds[row]),
+                DOT,
+                "" if svg.is_narrow(width) else dot_words(e, row, i, scale),
+            )
             for row in some
         ]
         rows.append(IntervalRow(e.feature_names[i], "", marks=marks))
     title, names = f"The values of {len(some)} rows, feature by feature", ", ".join(row.name for row in rows)
     low, high = domain([0.0, *e.values[:, ranked].ravel()])
-    figure = IntervalRows(title, rows, f"value ({e.measure})", low, high, signed, STEP, LETTERS, swarm=swarm_places,
-                          description=f"{names}.")  # fmt: skip
+    axis = _axis(f"factor on the {e.moved}" if scale.factors else f"change of {e.moved}", width)
+    figure = IntervalRows(title, rows, axis, low, high, signed, STEP, LETTERS, swarm=swarm_places,
+                          references=scale.effect_ticks(low, high, _about(width)), description=f"{names}.")  # fmt: skip
     return interval_rows(figure, width)
 
 
@@ -183,14 +210,15 @@ def look(kind: str) -> tuple[Literal["struck", "dot"], str]:
     return "struck" if kind == "hid" else "dot", f"one {kind}"
 
 
-def dot_words(e: Explanation, row: int, feature: int) -> str:
-    return f"row {row_name(e, row)}, {cell_words(e, row, feature)}: {written(e, e.values[row, feature])}"
+def dot_words(e: Explanation, row: int, feature: int, scale: EffectScale) -> str:
+    return f"row {row_name(e, row)}, {cell_words(e, row, feature)}: {scale.effect(float(e.values[row, feature]))}"
 
 
 def dependence(e: Explanation, feature: int, width: int) -> Markup:
     """Value of one feature against its Shapley value, a dot for each row."""
     narrow, column, levels = svg.is_narrow(width), e.column(feature), list(e.column(feature).levels)
-    rows, high, left = some_rows(e, width), 220.0 if svg.is_narrow(width) else 280.0, 44.0
+    rows, high, left = some_rows(e, width), 220.0 if svg.is_narrow(width) else 280.0, 54.0
+    scale = scale_of(e)
     lost = np.array([v is None or v != v for v in e.data[:, feature]])
     y = AxisScale(*domain([0.0, *e.values[:, feature]]), high, 8.0)
     kinds, parts = colours(e, feature), list[Markup]()
@@ -209,16 +237,16 @@ def dependence(e: Explanation, feature: int, width: int) -> Markup:
         x = AxisScale(*domain(place), left, width - 12.0)
         marks = tick_labels(x.low, x.high, 4 if narrow else 8)
         off = float(column.off) if isinstance(column.off, float) and column.off == column.off else None
-    parts += axis_left(x, y, tick_labels(y.low, y.high, 5, signed))
+    parts += axis_left(x, y, scale.effect_ticks(y.low, y.high, 5))
     parts.append(svg.line(x.start, y(0.0), x.end, y(0.0), "zero"))
     parts += [svg.text(x(v), high + 18, words, "tick", "middle") for v, words in marks]
     if off is not None and x.low <= off <= x.high:
-        parts += [svg.tag("g", svg.tip("the reference"), svg.line(x(off), 8.0, x(off), high, "level"))]
+        parts += [svg.tag("g", svg.tip(f"the typical {row_word(e)}"), svg.line(x(off), 8.0, x(off), high, "level"))]
     for row in rows:
-        mark = Mark(0.0, *look(kinds[row]), DOT, "" if narrow else dot_words(e, row, feature))
+        mark = Mark(0.0, *look(kinds[row]), DOT, "" if narrow else dot_words(e, row, feature, scale))
         parts += draw_mark(mark, x(place[row]), y(e.values[row, feature]))
     unit = f" ({column.unit})" if column.unit else ""
     parts.append(svg.text(x.middle, high + 36, f"{shorten(e.feature_names[feature], 40)}{unit}", "axis", "middle"))
-    ends = (written(e, float(v)) for v in (e.values[:, feature].min(), e.values[:, feature].max()))
-    title = f"{e.feature_names[feature]} against its value in the {e.measure}"
-    return svg.plot(width, high + 44, title, f"Values from {' to '.join(ends)}.", parts)
+    ends = (scale.effect(float(v)) for v in (e.values[:, feature].min(), e.values[:, feature].max()))
+    title = f"How {e.feature_names[feature]} moves the {e.moved}, by its value"
+    return svg.plot(width, high + 44, title, f"From {' to '.join(ends)}.", parts)

@@ -57,8 +57,8 @@ class ScoreTable(NamedTuple):
 
     @property
     def chance_mean(self) -> float:
-        known = [v for v in self.chance.values() if math.isfinite(v)]
-        return sum(known) / len(known) if known else math.nan
+        values = [v for v in self.chance.values() if math.isfinite(v)]
+        return sum(values) / len(values) if values else math.nan
 
     @property
     def turned(self) -> bool:
@@ -82,7 +82,7 @@ def score_table(page: Page, metric: str, split: str = "test") -> ScoreTable:
     scores = where(page.scores, metric=metric, split=split)
     methods, sites = methods_of(page), sites_of(page)
     groups = scores.groupby(["method", "site"])["value"] if len(scores) else ()
-    found = {key: values.astype(float).tolist() for key, values in groups}
+    by_method = {key: values.astype(float).tolist() for key, values in groups}
     sizes = {r["site"]: (r["train_rows"], r["test_rows"]) for r in page.sites.to_dict("records")}
     shares = {site: test / (test + train) for site, (train, test) in sizes.items() if train > 0}
     chance = page.chance_in(metric) if split == "test" else {}
@@ -93,11 +93,12 @@ def score_table(page: Page, metric: str, split: str = "test") -> ScoreTable:
         column = []
         for site in sites:
             share, same = shares.get(site, math.nan), chance.get(site, math.nan)
-            column.append(_score(found.get((method, site), []), share, same, best, folds.get((method, site), []), page))
+            values, by_fold = by_method.get((method, site), []), folds.get((method, site), [])
+            column.append(_score(values, share, same, best, by_fold, page))
         values = [c.value for c in column]
         defined = [v for v in values if not math.isnan(v)]
-        known = where(page.summary, method=method, metric=metric) if split == "test" else pd.DataFrame()
-        summary = known.iloc[0] if len(known) else None
+        summaries = where(page.summary, method=method, metric=metric) if split == "test" else pd.DataFrame()
+        summary = summaries.iloc[0] if len(summaries) else None
         means.append(_interval(float(np.mean(defined)) if defined else math.nan, summary, "mean"))
         worst: tuple[str | None, Interval] = (None, Interval(math.nan))
         served_worst = worst_site(dict(zip(sites, values, strict=True)), chance, lower)
@@ -118,13 +119,13 @@ def score_table(page: Page, metric: str, split: str = "test") -> ScoreTable:
         [m.known for m in (*all_, *(w for _, w in of))] for all_, of in ((means, worsts), (clear, clear_worst))
     )
     vague = before != after or any(score.vague for _, scores in rows for score in scores)
-    why = _why(page, table, {key for key, values in found.items() if values})
+    why = _why(page, table, {key for key, values in by_method.items() if values})
     return table._replace(means=clear, worsts=clear_worst, why=why, vague=vague)
 
 
-def _informative_interval(told: Interval, seeds: int, chance: float, best: float) -> Interval:
+def _informative_interval(whole: Interval, seeds: int, chance: float, best: float) -> Interval:
     """Without its ends where they say nothing."""
-    return Interval(told.value) if says_nothing(told.low, told.high, seeds, chance, best) else told
+    return Interval(whole.value) if says_nothing(whole.low, whole.high, seeds, chance, best) else whole
 
 
 def _by_fold(page: Page, metric: str) -> dict[tuple[str, str], list[float]]:
@@ -147,13 +148,13 @@ def _score(
     return SiteScore(mean, math.nan if vague else (high - low) / 2, len(values) - len(defined), vague)
 
 
-def _why(page: Page, table: ScoreTable, told: set[Any]) -> list[Markup]:
+def _why(page: Page, table: ScoreTable, scored: set[Any]) -> list[Markup]:
     """Where a score is not defined, and for what reason: one line for a site, or for its methods."""
     held = {r["site"]: r["test_rows"] for r in page.sites.to_dict("records")}
     out = []
     for site, scores in table.rows:
         missing = [m for m, score in zip(table.methods, scores, strict=True) if math.isnan(score.value)]
-        silent = [m for m in missing if (m, site) not in told]
+        silent = [m for m in missing if (m, site) not in scored]
         astray = [m for m in missing if m not in silent]
         if astray and math.isnan(table.chance.get(site, 0.0)):
             why = why_not(table.metric, int(held.get(site, 0)), page.row_word)

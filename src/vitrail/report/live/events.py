@@ -169,7 +169,7 @@ def words(kind: str, event: dict[str, Any]) -> str:
     site, why = event.get("site", ""), str(event.get("what") or event.get("why") or "").rstrip(".")
     because, sites = f": {why}." if why else ".", ", ".join(event.get("sites") or ())
     total = f"The sum of the group {sites}" if sites else "The sum of this round"
-    known: dict[str, Callable[[], str]] = {
+    sentences: dict[str, Callable[[], str]] = {
         "started": lambda: f"The run began: {method_title(event['method'])}, seed {event['seed']}.",
         "resumed": lambda: f"The run goes on from the checkpoint after round {event['round']}.",
         "finished": lambda: "The run is finished.",
@@ -229,10 +229,10 @@ def words(kind: str, event: dict[str, Any]) -> str:
         "transport lost": lambda: f"The transport process stopped; it is started again. Its log: {event.get('see')}.",
         "transport restarted": lambda: f"The transport is restarted{because}",
     }
-    if kind in known:
-        return known[kind]()
-    told = [f"{k} {v}" for k, v in event.items() if k not in ("time", "event", "before", "files", "whole")]
-    return f"{kind[:1].upper()}{kind[1:]}{': ' if told else ''}{', '.join(told)}."
+    if kind in sentences:
+        return sentences[kind]()
+    fields = [f"{k} {v}" for k, v in event.items() if k not in ("time", "event", "before", "files", "whole")]
+    return f"{kind[:1].upper()}{kind[1:]}{': ' if fields else ''}{', '.join(fields)}."
 
 
 UNBOXED = " FLARE's processes are not shut in (--no-sandbox): they read whatever this user can read."

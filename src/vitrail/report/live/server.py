@@ -1,12 +1,11 @@
 """The page that follows a run while it is written: `vitrail ui`, `vitrail serve --page`.
 
-No file of the run is handed out: the page is made here, and the JSON that it asks for.
+The page is made here, and the JSON that it asks for. Of the run's files only pages that everybody may read are handed
+out: its report and what lies beside it.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import http.cookies
 import ipaddress
 import json
@@ -19,21 +18,23 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from markupsafe import Markup
 
 from vitrail.core.errors import Problem, VitrailError
 from vitrail.core.text import number, several, shorten_all, size
 from vitrail.report.charts import svg
-from vitrail.report.charts.axes import domain, round_ticks
+from vitrail.report.charts.axes import Ticks, domain, ticks
 from vitrail.report.charts.curves import Curves, Panel, Series, curves
 from vitrail.report.live.watcher import RunWatcher, span
-from vitrail.report.pages.frame import fill, part
-from vitrail.report.text import SAME, listed, metric_words
+from vitrail.report.pages.frame import content_policy, fill, fill_part, script_of
+from vitrail.report.pages.links import head_of
+from vitrail.report.text import listed, metric_words
 
 LABELLED = 12  # with more sites only the mean and the worst are named in the figure
 LATEST = 30  # events before the fold
+SCRIPT = "live.js"  # follows the run
 BAD = ("lost", "trouble", "set aside", "refused", "job lost", "job not begun", "transport lost", "not ours")
 GOOD = ("joined", "back", "finished")
 
@@ -58,68 +59,80 @@ def _curves(curve: dict[str, Any], width: int) -> Markup:
         series.append(Series("worst site", f"worst: {short[last]}", "series strong m1", rounds, curve["worst"]))
         series.append(Series("mean of sites", "mean of sites", "series strong m0", rounds, curve["mean"]))
     same = list(curve["same"].values())
-    level = (SAME if alone else f"{SAME}, mean of sites", sum(same) / len(same)) if same else None
+    level = ("baseline" if alone else "baseline, mean of sites", sum(same) / len(same)) if same else None
     reach = (rounds[0], rounds[-1]) if rounds[-1] > rounds[0] else (rounds[0] - 1, rounds[0] + 1)
     shown = [v for s in series for v in s.y] + ([level[1]] if level else [])
     axis = metric_words(curve["metric"])
     text = "; ".join(f"{s.name}: {number(s.y[-1])} after round {rounds[-1]:.0f}" for s in series if s.label)
     panel = Panel(axis, series, *domain(shown), level)
-    ticks = round_ticks(rounds[0], rounds[-1], 3 if narrow else 6)
-    figure = Curves(f"{axis} over the rounds", f"{text}.", [panel], "round", *reach, ticks, (230.0, 230.0))
+    marks = round_marks(rounds[0], rounds[-1], 3 if narrow else 6)
+    figure = Curves(f"{axis} over the rounds", f"{text}.", [panel], "round", *reach, marks, (230.0, 230.0))
     return curves(figure, width)
 
 
-def headline(told: dict[str, Any]) -> tuple[str, Markup]:
+def round_marks(first: float, last: float, about: int) -> Ticks:
+    """Rounds on an axis, about so many: round numbers at equal distances.
+
+    >>> [[words for _, words in round_marks(*ends, 6)] for ends in ((1, 100), (0, 97), (3, 5), (4, 4))]
+    [['20', '40', '60', '80', '100'], ['0', '20', '40', '60', '80'], ['3', '4', '5'], ['4']]
+    """
+    marks = [t for t in ticks(first, last, about) if t == int(t)] if last > first else []
+    return [(r, f"{r:.0f}") for r in (marks if len(marks) > 1 else sorted({first, last}))]
+
+
+def headline(status: dict[str, Any]) -> tuple[str, Markup]:
     """The state in a word, and a sentence about it."""
-    state, at = told["state"], f"round {told['done']} of {told['total']}"
+    state, at = status["state"], f"round {status['done']} of {status['total']}"
     if state == "finished":
-        took = f", in {span(told['seconds'])}" if told["seconds"] is not None else ""
-        done = Markup("All {} are done{}.").format(several(told["total"], "round"), took)
-        if fold := told.get("fold"):
+        took = f", in {span(status['seconds'])}" if status["seconds"] is not None else ""
+        done = Markup("All {} are done{}.").format(several(status["total"], "round"), took)
+        if fold := status.get("fold"):
             more = Markup(
                 " The sites train once more for each fold, to find out whether joining is worth it: {} of {}."
             )
             return "Running", done + more.format(*fold)
-        if told.get("refit"):
+        if status.get("refit"):
             return "Running", done + Markup(" The sites train once more, on all of their rows.")
         return "Finished", done
     if state == "waiting":
-        whom = [Markup("<b>{}</b>").format(n) for n in told["waiting_for"]]
-        answers = told["answered"]
+        whom = [Markup("<b>{}</b>").format(n) for n in status["waiting_for"]]
+        answers = status["answered"]
         have = f" {answers[0]} of {several(answers[1], 'needed answer')} so far." if answers else ""
-        last = f" The last was {at}." if told["done"] else " The run has not begun."
+        last = f" The last was {at}." if status["done"] else " The run has not begun."
         return "Waiting", Markup("for {}.{}{}").format(listed(whom) if whom else "the sites to answer", have, last)
     if state == "quiet":
         word = "Nothing was written for {}; the last was {}. It is in a long round, or its process was stopped."
-        return "Quiet", Markup(word).format(span(told["quiet"]), at)
-    if told["total"] and told["done"] == told["total"]:
+        return "Quiet", Markup(word).format(span(status["quiet"]), at)
+    if status["total"] and status["done"] == status["total"]:
         return "Running", Markup("All rounds are done; the results are being written.")
-    left = f", about {span(told['seconds_left'])} left" if told["seconds_left"] is not None else ""
+    left = f", about {span(status['seconds_left'])} left" if status["seconds_left"] is not None else ""
     return "Running", Markup("{}{}.").format(at[:1].upper() + at[1:], left)
 
 
-def contents(told: dict[str, Any]) -> dict[str, Any]:
+def contents(status: dict[str, Any]) -> dict[str, Any]:
     """What the template is given."""
-    (word, sentence), state = headline(told), told["state"]
-    curve = told["curve"]
+    (word, sentence), state = headline(status), status["state"]
+    curve, report = status["curve"], status["report"]
     facts = [
-        told["method"],
-        f"seed {told['seed']}",
-        "sites on their own machines" if told["engine"] == "deployed" else "on this machine",
-        f"begun {told['started']}",
-        f"{told['seconds_per_round']:.2g} s a round" if told["seconds_per_round"] else "",
+        status["method"],
+        f"seed {status['seed']}",
+        "sites on their own machines" if status["engine"] == "deployed" else "on this machine",
+        f"begun {status['started']}",
+        f"{status['seconds_per_round']:.2g} s a round" if status["seconds_per_round"] else "",
     ]
-    sums = told["bytes"]
+    sums = status["bytes"]
     return {
-        "told": told,
-        "title": f"{told['done']}/{told['total']} {told['study']}"
+        "status": status,
+        "title": f"{status['done']}/{status['total']} {status['study']}"
         if state == "running"
-        else f"{word}: {told['study']}",
+        else f"{word}: {status['study']}",
         "word": word,
         "sentence": sentence,
-        "facts": " · ".join(f for f in facts if f) if told["method"] else "",
+        "report": report,
+        "link": Path(report).name if report and shared_page(Path(report)) else "",
+        "facts": " · ".join(f for f in facts if f) if status["method"] else "",
         # of many sites those that need a look come first
-        "sites": sorted(told["sites"], key=lambda s: len(told["sites"]) > LABELLED and s["mood"] == "here"),
+        "sites": sorted(status["sites"], key=lambda s: len(status["sites"]) > LABELLED and s["mood"] == "here"),
         "traffic": (
             f"{size(sums['from site'])} left the sites, {size(sums['to site'])} reached them."
             if any(sums.values())
@@ -127,20 +140,23 @@ def contents(told: dict[str, Any]) -> dict[str, Any]:
         ),
         "figure": curve_figure(curve),
         "metric": metric_words(curve["metric"]) if curve else "",
-        "missed": any(s["missed"] for s in told["sites"]),
+        "missed": any(s["missed"] for s in status["sites"]),
         "latest": LATEST,
         "bad": BAD,
         "good": GOOD,
     }
 
 
-def render(told: dict[str, Any]) -> tuple[str, str]:
-    """The page, and the policy that it is sent with: one script, live.js, by its hash."""
-    script = Markup(part("live.js"))
-    mark = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = f"script-src 'sha256-{mark}'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'"
-    whole = f"default-src 'none'; style-src 'unsafe-inline'; {policy}; frame-ancestors 'none'"
-    return fill("live.html", script=script, policy=policy, **contents(told)), whole
+def render(status: dict[str, Any]) -> tuple[str, str]:
+    """The page, and the policy that it is sent with."""
+    policy = f"{content_policy(script_of(SCRIPT), connects=True)}; frame-ancestors 'none'"
+    return fill("live.html", more_script=SCRIPT, connects=True, **contents(status)), policy
+
+
+def shared_page(file: Path) -> bool:
+    """Whether it is a page of ours that everybody may read, and so may be handed out."""
+    head = head_of(file) if file.suffix == ".html" and file.is_file() and not file.is_symlink() else None
+    return head is not None and not head.site
 
 
 # the server
@@ -221,7 +237,7 @@ def _is_loopback(host: str) -> bool:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Two addresses, both to be read only: the page and its JSON."""
+    """The page, its JSON, and pages of the run that everybody may read; nothing can be changed."""
 
     watch: RunWatcher
     key: str  # the token; empty where none is asked for
@@ -231,29 +247,38 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "vitrail", ""
 
     def do_GET(self) -> None:
-        asked = urlsplit(self.path)
+        address = urlsplit(self.path)
         if self.hosts and self.headers.get("Host", "").lower() not in self.hosts:
             return self._plain(403, "This page was asked for under a name that is not its own.")
         if self.key:
-            given = parse_qs(asked.query).get("token", [""])[0]
-            if asked.path == "/" and _same(given, self.key):  # once, then the cookie: the address bar forgets it
-                kept = f"{self.cookie}={self.key}; Path=/; HttpOnly; SameSite=Lax"
-                return self._send(303, "text/plain", b"", {"Location": "/", "Set-Cookie": kept})
-            if not _same(self._kept(), self.key):
+            token = parse_qs(address.query).get("token", [""])[0]
+            if address.path == "/" and _same(token, self.key):  # once, then the cookie: the address bar forgets it
+                cookie = f"{self.cookie}={self.key}; Path=/; HttpOnly; SameSite=Lax"
+                return self._send(303, "text/plain", b"", {"Location": "/", "Set-Cookie": cookie})
+            if not _same(self._token(), self.key):
                 return self._plain(403, "A token is needed: open the address that vitrail printed.")
-        if asked.path == "/":
+        if address.path == "/":
             page, policy = render(self.watch.look())
             return self._send(200, "text/html", page.encode(), {"Content-Security-Policy": policy})
-        if asked.path == "/state.json":
-            told = self.watch.look()
-            shown = contents(told)
-            said = json.dumps(
-                {**told, "title": shown["title"], "html": fill("live_now.html", **shown)}, allow_nan=False
-            )
-            return self._send(200, "application/json", said.encode())
+        if address.path == "/state.json":
+            status = self.watch.look()
+            shown = contents(status)
+            state = {**status, "title": shown["title"], "html": fill_part("live_now.html", **shown)}
+            return self._send(200, "application/json", json.dumps(state, allow_nan=False).encode())
+        if (file := self._page(unquote(address.path))) is not None:
+            policy = f"{content_policy(script_of())}; frame-ancestors 'none'"
+            return self._send(200, "text/html", file.read_bytes(), {"Content-Security-Policy": policy})
         return self._plain(404, "There is nothing here.")
 
-    def _kept(self) -> str:
+    def _page(self, path: str) -> Path | None:
+        """The run's page of this name, directly in its folder; nothing that stays at a site, and no other file."""
+        name = path.removeprefix("/")
+        if not name or name != Path(name).name or "\\" in name or "\0" in name:
+            return None
+        file = self.watch.run / name
+        return file if shared_page(file) else None
+
+    def _token(self) -> str:
         try:
             jar = http.cookies.SimpleCookie(self.headers.get("Cookie", ""))
         except http.cookies.CookieError:

@@ -41,18 +41,18 @@ class RunWatcher:
     def __init__(self, run: Path) -> None:
         self.run, self.log = run, EventLog(run / "events.jsonl")
         self._lock = threading.Lock()
-        self._told: dict[str, Any] = {}
+        self._latest: dict[str, Any] = {}
         self._next = 0.0  # when to look again
-        self._kept: dict[str, tuple[Any, Any]] = {}  # file -> its mark, what was read
+        self._cache: dict[str, tuple[Any, Any]] = {}  # file -> its mark, what was read
 
     def look(self) -> dict[str, Any]:
         """All that the page shows, as plain values."""
         with self._lock:
             began = time.monotonic()
             if began >= self._next:
-                self._told = self._tell(time.time())
+                self._latest = self._status(time.time())
                 self._next = began + max(AGAIN, SPARE * (time.monotonic() - began))
-            return self._told
+            return self._latest
 
     def _read(self, name: str, read: Callable[[Path], Any]) -> Any:
         """A file that is replaced as a whole, read again when it has changed; None where there is none."""
@@ -60,21 +60,21 @@ class RunWatcher:
         try:
             about = path.stat()
             mark = about.st_mtime_ns, about.st_size, about.st_ino
-            if self._kept.get(name, (None,))[0] != mark:
-                self._kept[name] = mark, read(path)
+            if self._cache.get(name, (None,))[0] != mark:
+                self._cache[name] = mark, read(path)
         except (OSError, ValueError, KeyError, VitrailError):
             return None
-        return self._kept[name][1]
+        return self._cache[name][1]
 
     def _json(self, name: str) -> dict[str, Any]:
         return self._read(name, lambda path: json.loads(path.read_text(encoding="utf-8"))) or {}
 
-    def _tell(self, now: float) -> dict[str, Any]:
+    def _status(self, now: float) -> dict[str, Any]:
         info, deployed, log = self._json("run.json"), self._json("deployed.json"), self.log
         study: Study | None = self._read("study.toml", Study.load)
-        known = [str(n) for n in dict.fromkeys([*info.get("sites", ()), *deployed.get("sites", ())])]
-        log.read(known)
-        names = known or list(log.sites)
+        participants = [str(n) for n in dict.fromkeys([*info.get("sites", ()), *deployed.get("sites", ())])]
+        log.read(participants)
+        names = participants or list(log.sites)
         finished, metric = bool(info.get("finished")), study.metrics[0] if study else ""
         curve, traffic = self._numbers(finished, metric, names)
         total = log.total or (study.training.rounds if study else 0)
@@ -139,7 +139,7 @@ class RunWatcher:
             curve = self._read("scores.csv", lambda path: curve_of(our_table(path), metric, names))
             return curve, self._read("ledger.csv", _counted) or nothing
         so_far: tuple[dict[str, Any] | None, Bytes] | None = self._read(
-            "checkpoint.json", lambda path: _kept(json.loads(path.read_text("utf-8")), metric, names)
+            "checkpoint.json", lambda path: _of_checkpoint(json.loads(path.read_text("utf-8")), metric, names)
         )
         return so_far or (None, nothing)
 
@@ -150,7 +150,7 @@ def _counted(path: Path) -> Bytes:
     return {way: {str(site): int(count) for site, count in sums.items()} for way, sums in of.items()}
 
 
-def _kept(at: dict[str, Any], metric: str, names: list[str]) -> tuple[dict[str, Any] | None, Bytes]:
+def _of_checkpoint(at: dict[str, Any], metric: str, names: list[str]) -> tuple[dict[str, Any] | None, Bytes]:
     """What a checkpoint says. One of an older version does not tell how large a message is."""
     out: Bytes = {way: {} for way in WAYS}
     for place, counts in at["ledger"].items() if "sizes" in at else ():
@@ -166,16 +166,16 @@ def _standing(site: SiteStatus, state: str, deployed: bool, now: float) -> dict[
     seen = None if site.seen is None else clock(site.seen, now) if state == "finished" else ago(now - site.seen)
     away = "" if site.since is None else f" since {clock(site.since, now)}"
     if site.link == "set aside":
-        mood, said = "aside", "set aside"
+        mood, state_words = "aside", "set aside"
     elif site.link == "lost" or site.out or site.since:
-        mood, said = "away", f"away{away}" if site.link in ("", "lost") else f"no answer{away}"
+        mood, state_words = "away", f"away{away}" if site.link in ("", "lost") else f"no answer{away}"
     elif state == "finished":
-        mood, said = "here", "finished"
+        mood, state_words = "here", "finished"
     elif deployed and not site.link:
-        mood, said = "away", "not there yet"
+        mood, state_words = "away", "not there yet"
     else:
-        mood, said = "here", "connected" if state == "waiting" else "taking part"
-    return {"mood": mood, "says": said, "why": site.why, "seen": seen}
+        mood, state_words = "here", "connected" if state == "waiting" else "taking part"
+    return {"mood": mood, "says": state_words, "why": site.why, "seen": seen}
 
 
 def curve_of(history: pd.DataFrame, metric: str, names: Sequence[str]) -> dict[str, Any] | None:

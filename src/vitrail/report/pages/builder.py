@@ -20,14 +20,13 @@ from vitrail.metrics.skill import worst_site
 from vitrail.quality.checks.missing_outcomes import describe_lost
 from vitrail.quality.screening.result import Screening
 from vitrail.report.pages.frame import write_page
+from vitrail.report.pages.links import write_linked
 from vitrail.report.pages.run import Page, render
 from vitrail.report.pages.vertical import render_together
 from vitrail.report.text import SAME
-from vitrail.runs.integrity import add_to_chain
 from vitrail.runs.plan import Plan
 from vitrail.runs.result import FOLDED, REFITTED, Run
 from vitrail.runs.site.newcomer import gains
-from vitrail.storage.atomic_files import write_atomically
 from vitrail.studies.compare.execution import load_comparison
 from vitrail.studies.compare.result import SCORES, SUMMARY, VERDICTS, Comparison
 from vitrail.study.model import LOWER_IS_BETTER, Study
@@ -41,8 +40,7 @@ def write_report(source: Run | Comparison | VerticalRun, path: str | Path) -> Pa
         return write_page(render_together(source), path, "run")
     html = render(page_of(source))
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, html)
-    add_to_chain(path)
+    write_linked(html, path)
     return path
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from markupsafe import Markup
@@ -12,16 +14,17 @@ from vitrail.report.charts import svg
 from vitrail.report.charts.axes import interval_domain
 from vitrail.report.charts.interval_rows import IntervalRow, IntervalRows, Label, interval_rows
 from vitrail.report.pages.frame import fill, is_ours, unwritten
-from vitrail.report.text import Interval, listed, name, spoken
-from vitrail.storage.atomic_files import write_atomically
+from vitrail.report.pages.links import write_linked
+from vitrail.report.text import Interval, Standing, spoken
 from vitrail.studies.contribution.values import AGAIN, CARRIED, ROUND, WHOLE, Contribution, write_tables
 
 PAGE = "contribution.html"
+STANDING = 8  # sites of the first screen
 KINDS = {
     AGAIN: "each group of sites was trained from the first model on, as the study says, with all sites’ {}s",
-    CARRIED: "from what every site reported in every round and the user’s own {}s. A group’s reports are merged as "
-    "the method does. They answer the model that all had made; what they would have been at the group’s own model is "
-    "taken from how the user’s own report changes between the two, for which it trained at each",
+    CARRIED: "from what every site reported in every round, and the user’s own {}s. A group’s reports are merged as "
+    "the method does. They were made at the model that all sites had trained; what they would have been at the group’s "
+    "own model is estimated from how the user’s own report changes between the two models",
     ROUND: "a group’s reports are merged at the shared model of each round, and the falls in loss are summed",
     WHOLE: "what a group’s reports would have changed is summed over the run, from the first model on",
 }
@@ -35,26 +38,30 @@ def write_contribution(contribution: Contribution, folder: Path) -> Path:
         raise unwritten(folder, what, "nothing was overwritten")
     try:
         write_tables(contribution, folder)
-        write_atomically(page, render_contribution(contribution))
+        write_linked(render_contribution(contribution), page)
     except OSError as error:
         raise unwritten(folder, f"it cannot be written: {error.strerror}.") from None
     return page
 
 
 def render_contribution(contribution: Contribution) -> str:
-    paid, main = (
-        len(contribution.ledger) > 0,
-        contribution.main().reset_index().sort_values("value", ascending=False, kind="stable"),
-    )
+    paid = len(contribution.ledger) > 0
+    main = contribution.main().reset_index().sort_values("value", ascending=False, kind="stable")
     ways = list(dict.fromkeys(zip(contribution.values.way, contribution.values.kind, strict=True)))
     by_way = {k: part.set_index("site") for k, part in contribution.values.groupby(["way", "kind"], sort=False)}
     sites = list(dict.fromkeys(contribution.values.site))
+    standings = [_standing(row) for row in main.to_dict("records")]
     return fill(
         "contribution.html",
-        told=contribution,
+        contribution=contribution,
         paid=paid,
         lead=_lead(contribution),
-        findings=_findings(contribution, main),
+        doubt=contribution.doubt(),
+        unpaid=contribution.unpaid(),
+        standings=standings[:STANDING],
+        more_standings=standings[STANDING:],
+        credits=_credits(contribution),
+        next_step=_next_step(contribution, standings),
         figure=value_figure(main, contribution),
         again=contribution.kind == AGAIN,
         kinds=[
@@ -77,39 +84,45 @@ def _lead(contribution: Contribution) -> str:
     return (
         f"On its own {several(contribution.rows, f'test {word}')} the {contribution.unit} {fell} from "
         f"{number(contribution.start)} to {number(contribution.end)} over the run: a {gain} of "
-        f"{number(abs(contribution.gain))}. The same answer to every {word} would have {number(contribution.same)}."
+        f"{number(abs(contribution.gain))}. Baseline (one answer to every {word}): {number(contribution.same)}."
     )
 
 
-def _findings(contribution: Contribution, main: pd.DataFrame) -> list[Markup]:
-    sure = [name(s) for s in main[main.low > 0].site]
-    harm = [name(s) for s in main[main.high < 0].site[::-1]]
-    open_ = [name(s) for s in main[(main.low <= 0) & (main.high >= 0)].site]
-    first = main.iloc[0]
-    words = spoken(Interval(first.value, first.low, first.high), signed)
-    out = [Markup("Most came from {}: {}.").format(name(first.site), words)]
-    if sure:
-        out.append(Markup("Helped, the interval leaves zero out: {}.").format(listed(sure)))
-    if harm:
-        out.append(Markup("Raised the loss, the interval leaves zero out: {}.").format(listed(harm)))
-    if open_:
-        seen = several(contribution.rows, f"test {contribution.row_word}") + (
-            f" and {contribution.seeds} seeds" if contribution.seeds > 1 else ""
-        )
-        out.append(Markup("Cannot tell from {}: {}.").format(seen, listed(open_)))
-    if contribution.doubt():
-        out.insert(0, Markup('<b class="warn">Not settled.</b> {}').format(contribution.doubt()))
-    out.append(Markup("{}").format(contribution.reliance()))
+def _standing(row: dict[Any, Any]) -> Standing:
+    """Whether a site's taking part helped, by the interval of its value."""
+    words = f"{signed(row['value'])} (95 % interval {signed(row['low'])} to {signed(row['high'])})."
+    if row["low"] > 0:
+        return Standing(row["site"], "helped", "gain", words)
+    if row["high"] < 0:
+        return Standing(row["site"], "raised the loss", "loss", words)
+    return Standing(row["site"], "cannot tell", "unsure", words)
+
+
+def _credits(contribution: Contribution) -> str:
+    """Who earns credits; nothing where none were computed, or where they should not be used."""
+    if contribution.doubt() or not len(contribution.ledger):
+        return ""
+    paid = contribution.ledger[contribution.ledger.credit > 0].sort_values("credit", ascending=False)
+    if not len(paid):
+        return "Credits: none, since there was no gain."
+    whole = float(contribution.ledger.credit.sum())
+    shares = [f"{site} {100 * credit / whole:.0f} %" for site, credit in zip(paid.site, paid.credit, strict=True)]
+    return f"Credits, {number(whole)} in all: {', '.join(shares)}."
+
+
+def _next_step(contribution: Contribution, standings: Sequence[Standing]) -> str:
+    user, word = contribution.user, contribution.row_word
     if contribution.unpaid():
-        out.insert(0, Markup('<b class="warn">{}</b>').format(contribution.unpaid()))
-    if len(contribution.ledger) and not contribution.doubt():
-        paid = contribution.ledger[contribution.ledger.credit > 0].sort_values("credit", ascending=False)
-        whole = number(float(contribution.ledger.credit.sum()))
-        if len(paid):
-            out.append(Markup("Credits of {} in all go to {}.").format(whole, listed([name(s) for s in paid.site])))
-        else:
-            out.append(Markup("There was no gain, so that there are no credits."))
-    return out
+        return (
+            f"Find out why the model does not beat the baseline for {user} (vitrail card). Nobody should be paid by it."
+        )
+    if contribution.doubt():
+        return "Do not pay by these numbers. With all sites’ files in one place, train every group again: --retrain."
+    if all(standing.kind == "unsure" for standing in standings):
+        return f"Too little to decide: score on more test {word}s of {user}, or train again from more seeds."
+    if not contribution.by_shapley:
+        return "For values that sum to the gain: --method shapley."
+    return "Agree among the sites on what a credit is worth before anybody is paid; Vitrail does not handle money."
 
 
 def value_figure(main: pd.DataFrame, contribution: Contribution) -> Markup:
@@ -123,8 +136,8 @@ def _bars(main: pd.DataFrame, contribution: Contribution, width: int) -> Markup:
         interval = Interval(row["value"], row["low"], row["high"])
         words = f"{row['site']}: {spoken(interval, signed)}"
         kind = "verdict gain" if row["value"] >= 0 else "verdict loss"
-        value = Label(signed(row["value"], 4), "value")
+        value = Label(signed(row["value"]), "value")
         rows.append(IntervalRow(row["site"], words, interval, bar="bar", kind=kind, line="reach", right=[value]))
     low, high = interval_domain([row.interval for row in rows], [0.0])
-    title, axis = f"What each site's taking part was worth to {contribution.user}", f"fall in {contribution.unit}"
+    title, axis = f"What each site’s taking part was worth to {contribution.user}", f"fall in {contribution.unit}"
     return interval_rows(IntervalRows(title, rows, axis, low, high, signed), width)

@@ -1,9 +1,11 @@
-"""The frame of every page: templates, styles, words; and which files a page may write over."""
+"""The frame of every page: templates, styles, script, contents; and which files a page may write over."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import re
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -14,11 +16,14 @@ from markupsafe import Markup
 
 from vitrail.core.errors import Problem, VitrailError, WriteFailed
 from vitrail.core.text import number, p_words, signed, size
-from vitrail.report.text import FEW_MARK, SAME, few_words, metric_words, why_undefined
-from vitrail.runs.integrity import add_to_chain
-from vitrail.storage.atomic_files import write_atomically
+from vitrail.report.pages.links import CLOSE, OPEN, write_linked
+from vitrail.report.text import FEW_MARK, SAME, few_words, metric_words, opening, why_undefined
 
 HEAT_STYLES = "/* only on pages with heatmaps */"  # in page.css, between the styles of every page and the others
+SCRIPT = "page.js"  # figures to save, words under the pointer, print: of every page
+HEADING = re.compile(r'<h2 id="([^"]+)">(.*?)</h2>', re.DOTALL)
+MAIN, HEADER = '<main id="main">', "<header>"
+LISTED = 4  # headings from which on a page has a list of them
 
 
 def part(name: str) -> str:
@@ -33,7 +38,7 @@ def templates() -> Environment:
     )
     env.filters.update(number=number, signed=signed, size=size, p_words=p_words, metric=metric_words)
     env.globals.update(SAME=SAME, FEW_MARK=FEW_MARK, few_words=few_words)
-    env.filters["why_undefined"] = why_undefined
+    env.filters.update(why_undefined=why_undefined, opening=opening)
     env.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
     return env
 
@@ -43,17 +48,35 @@ def fill_part(template: str, **given: Any) -> Markup:
     return Markup(templates().get_template(template).render(**given).strip())
 
 
-def fill(template: str, *, heat: bool = False, **given: Any) -> str:
+def fill(template: str, *, heat: bool = False, more_script: str = "", connects: bool = False, **given: Any) -> str:
     """One HTML file that needs no network; with the styles of heatmaps where it has some."""
     every, _, more = part("page.css").partition(HEAT_STYLES)
-    css = Markup(every + more if heat else every)  # ours, not data
-    return templates().get_template(template).render(css=css, **given)
+    css, script = Markup(every + more if heat else every), script_of(more_script)  # ours, not data
+    policy = content_policy(script, connects)
+    html = templates().get_template(template).render(css=css, script=script, policy=policy, **given)
+    return add_contents(html.replace(HEADER, f"{HEADER}\n{OPEN}{CLOSE}", 1))
 
 
-def scripted() -> dict[str, str]:
-    """What a page needs that has page.js: the script, and the hash by which its policy allows it."""
-    script = Markup(part("page.js"))  # ours, not data
-    return {"script": script, "hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}
+def script_of(more: str = "") -> Markup:
+    """The one script of a page: that of every page, and the page's own."""
+    return Markup(part(SCRIPT) + (part(more) if more else ""))
+
+
+def content_policy(script: str, connects: bool = False) -> Markup:
+    """What the browser lets the page do: its own styles, its one script by its hash, pictures inside the page. It loads
+    nothing and sends nothing; `connects`: except from and to the server that it came from."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    allowed = ["default-src 'none'", "style-src 'unsafe-inline'", f"script-src 'sha256-{digest}'", "img-src data:"]
+    allowed += ["connect-src 'self'"] * connects + ["base-uri 'none'", "form-action 'none'"]
+    return Markup("; ".join(allowed))
+
+
+def add_contents(html: str) -> str:
+    """The page with a list of its headings before the first section; a short page needs none."""
+    headings = [(at, Markup(words).striptags()) for at, words in HEADING.findall(html)]
+    if len(headings) < LISTED:
+        return html
+    return html.replace(MAIN, f"{fill_part('parts/contents.html', headings=headings)}\n{MAIN}", 1)
 
 
 def is_ours(page: Path, verb: str) -> bool:
@@ -66,15 +89,15 @@ def unwritten(place: Path, what: str, kind: str = "nothing was written") -> Vitr
     return VitrailError(kind, [Problem(f"--out {place}", what, "Choose another --out.")])
 
 
-def write_page(html: str, path: Path, verb: str) -> Path:
-    """Write a page of that verb; only an earlier one of it is written over."""
+def write_page(html: str, path: Path, verb: str, beyond: Sequence[Path] = ()) -> Path:
+    """Write a page of that verb; only an earlier one of it is written over. `beyond`: pages in other folders to link
+    to."""
     if path.is_dir() or not path.parent.is_dir():
         raise unwritten(path, "it is a folder." if path.is_dir() else "its folder does not exist.")
     if path.exists() and not is_ours(path, verb):
         raise unwritten(path, f"it exists already and is no page of `vitrail {verb}`.", "nothing was overwritten")
     try:
-        write_atomically(path, html)
+        write_linked(html, path, beyond)
     except WriteFailed as error:
         raise unwritten(path, f"it cannot be written: {error.problems[0].what}") from None
-    add_to_chain(path)
     return path

@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from vitrail.report.pages.frame import fill, is_ours, write_page
+from vitrail.report.pages.links import refresh_links
 from vitrail.runs.integrity import add_to_chain
 from vitrail.storage.atomic_files import write_atomically
 
 ABOUT, INDEX = "demo.json", "index.html"
-OWN = "Stays at {}: for its own eyes."
+OWN = "Stays at {}: nobody else may read it."
 ALL = "The federation’s page: all sites may read it."
 
 
@@ -39,14 +40,16 @@ class Demo(NamedTuple):
 
 def write_index(folder: Path, demo: Demo, kinds: Mapping[str, str]) -> Path:
     """The index of this demo, and anew those of the demos beside it. `kinds`: all demos, with what each is about."""
-    told = {**demo._asdict(), "pages": [page._asdict() for page in demo.pages]}
-    write_atomically(folder / ABOUT, json.dumps(told, indent=1))
+    content = {**demo._asdict(), "pages": [page._asdict() for page in demo.pages]}
+    write_atomically(folder / ABOUT, json.dumps(content, indent=1))
     add_to_chain(folder / ABOUT)  # the folder may be a run's, and is sealed then
-    beside = _newest_demos(folder)
-    for place in beside.values():
+    neighbours = _newest_demos(folder)
+    for place in neighbours.values():
         if place != folder and is_ours(place / INDEX, "demo"):
             _write(place, _newest_demos(place), kinds)
-    return _write(folder, beside, kinds)
+    index = _write(folder, neighbours, kinds)
+    refresh_links(folder / page.file for page in demo.pages)
+    return index
 
 
 def _write(folder: Path, beside: Mapping[str, Path], kinds: Mapping[str, str]) -> Path:
@@ -80,23 +83,23 @@ def _linked(folder: Path, place: Path, demo: Demo) -> dict[str, Any]:
 
 def _newest_demos(folder: Path) -> dict[str, Path]:
     """Kind -> the newest demo of that kind in the folder around this one; this one for its own."""
-    found = {}
+    newest = {}
     for file in sorted(folder.parent.glob(f"*/{ABOUT}"), key=lambda file: file.stat().st_mtime):
         if (demo := read_demo(file.parent)) is not None:
-            found[demo.kind] = file.parent
+            newest[demo.kind] = file.parent
     own = read_demo(folder)
-    return {**found, own.kind: folder} if own else found
+    return {**newest, own.kind: folder} if own else newest
 
 
 def read_demo(folder: Path) -> Demo | None:
     """None where there is none, or something else; no page outside the folder is linked."""
     try:
-        told = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-        pages = [DemoPage(**{k: str(v) for k, v in page.items()}) for page in told["pages"]]
-        said = [str(line) for line in told["said"]]
-        kind, title, words, thanks = (str(told[k]) for k in ("kind", "title", "words", "thanks"))
+        content = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        pages = [DemoPage(**{k: str(v) for k, v in page.items()}) for page in content["pages"]]
+        findings = [str(line) for line in content["said"]]
+        kind, title, words, thanks = (str(content[k]) for k in ("kind", "title", "words", "thanks"))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     inside = folder.resolve()
-    kept = [p for p in pages if (folder / p.file).resolve().is_relative_to(inside)]
-    return Demo(kind, title, words, kept, said, thanks)
+    linked = [p for p in pages if (folder / p.file).resolve().is_relative_to(inside)]
+    return Demo(kind, title, words, linked, findings, thanks)

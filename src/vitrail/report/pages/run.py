@@ -6,19 +6,16 @@ of, piece by piece, in the table of sections (sections/registry.py).
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
 import pandas as pd
-from markupsafe import Markup
 
 from vitrail.quality.screening.result import Screening
 from vitrail.report.charts.tables import ScoreTable, score_table, sites_of, where
-from vitrail.report.pages.frame import fill, part
+from vitrail.report.pages.frame import fill
 from vitrail.report.sections.registry import chosen, fill_sections
 from vitrail.report.sections.scores.findings import headline
 from vitrail.runs.result import Run
@@ -134,14 +131,10 @@ class Page:
 
 
 def render(page: Page) -> str:
-    """One HTML file that needs no network. Its policy allows one script, page.js, by its hash."""
-    script = Markup(part("page.js"))
-    mark = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    """One HTML file that needs no network."""
     return fill(
         "page.html",
         heat=any(section.heat for section in chosen(page)),
-        script=script,
-        hash=mark,
         page=page,
         headline=headline(page),
         sections=fill_sections(page),

@@ -1,9 +1,10 @@
-"""A site's private page: `quality/repair/inspection` or `analysis/images/gallery` as one HTML file that needs no
-network, for its own eyes."""
+"""A site's private page: its own rows behind the findings (quality/repair/inspection), or its own pictures beside the
+model (analysis/images/gallery)."""
 
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,34 +13,122 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from vitrail.analysis.calibration import wilson
 from vitrail.analysis.images.gallery import Album
 from vitrail.analysis.images.occlusion_map import OcclusionMap
 from vitrail.analysis.images.prototype_evidence import Box
 from vitrail.analysis.site_text import rows_of
-from vitrail.core.text import shorten
+from vitrail.core.text import number, shorten
 from vitrail.data.readers.images import png
 from vitrail.quality.repair.inspection import ClassRows, ColumnView, SiteInspection
 from vitrail.quality.screening.result import LABEL
 from vitrail.report.charts import svg
-from vitrail.report.charts.axes import AxisScale, axis_left, tick_labels, ticks
+from vitrail.report.charts.axes import AxisScale, axis_left, interval_domain, tick_labels, ticks
+from vitrail.report.charts.effect_scale import percent
+from vitrail.report.charts.interval_rows import IntervalRow, IntervalRows, Label, Mark, interval_rows
 from vitrail.report.pages.frame import fill, write_page
+from vitrail.report.text import Interval, Standing
 
 HEAT = (150, 20, 60)  # red, green, blue of what decides
 LARGEST = 256  # pixels of a picture's longer side on the page
+STANDING, CALM_STANDING = 6, 3  # columns of the first screen, and where none is likely wrong
 
 
-def write_look(told: SiteInspection | Album, path: Path, joining: dict[str, Any] | None = None) -> Path:
+def write_look(
+    shown: SiteInspection | Album, path: Path, joining: dict[str, Any] | None = None, beyond: Sequence[Path] = ()
+) -> Path:
     """Write the page; only an earlier such page is written over. `joining`: whether it is worth it here, as
-    site_benefit.py has it for a page."""
-    return write_page(render_private(told, joining), path, "look")
+    site_benefit.py has it for a page. `beyond`: pages in other folders to link to."""
+    return write_page(render_private(shown, joining), path, "look", beyond)
 
 
-def render_private(told: SiteInspection | Album, joining: dict[str, Any] | None = None) -> str:
-    if isinstance(told, Album):
-        tools: dict[str, Any] = {"embed": _embedded, "near": _is_small, "warm": _warm, "percent": _percent}
-        return fill("album.html", told=told, joining=joining, **tools)
-    views = [(view, rows_figure(view)) for view in told.views]
-    return fill("private.html", told=told, joining=joining, views=views, rows_of=rows_of, label=LABEL)
+def render_private(shown: SiteInspection | Album, joining: dict[str, Any] | None = None) -> str:
+    given: dict[str, Any] = {"header": shown, "joining": joining}
+    if isinstance(shown, Album):
+        tools = {"embed": _embedded, "near": _is_small, "warm": _warm, "percent": _percent}
+        figure = svg.twice(lambda width: _right_answers(shown, width))
+        return fill("album.html", album=shown, figure=figure, standings=_album_standings(shown), **given, **tools)
+    views = [(view, rows_figure(view)) for view in shown.views]
+    order = [view for view in shown.views if not view.brief] or list(shown.views)
+    most = STANDING if any(view.wrong for view in shown.views) else CALM_STANDING
+    return fill(
+        "private.html",
+        inspection=shown,
+        views=views,
+        first=next((entry for entry in views if entry[0] is order[0]), None) if order else None,
+        standings=[_standing(view, shown) for view in order[:most]],
+        more_standings=[_standing(view, shown) for view in order[most:]],
+        next_step=_next_step(shown),
+        anchor=_anchor,
+        rows_of=rows_of,
+        label=LABEL,
+        **given,
+    )
+
+
+def _anchor(view: ColumnView, inspection: SiteInspection) -> str:
+    """Of the column's section; what may be real has one together."""
+    shown = [v for v in inspection.views if not v.brief]
+    return "maybe" if view.brief else f"v{shown.index(view) + 1}"
+
+
+def _standing(view: ColumnView, inspection: SiteInspection) -> Standing:
+    """How a column of the site stands, and the likely cause."""
+    column = inspection.target if view.name == LABEL else view.name
+    repair = "; it can be repaired" if view.causes and view.causes[0].command else ""
+    words = f"{view.verdict[:1].upper()}{view.verdict[1:]}{repair}."
+    words = words if view.causes or not view.trouble else "The file alone shows no cause."
+    anchor = _anchor(view, inspection)
+    if not view.trouble:
+        return Standing(column, "looked at", "calm", words, anchor)
+    if view.wrong:
+        return Standing(column, "likely wrong", "loss", words, anchor)
+    return Standing(column, "differs, may be real", "unsure", words, anchor)
+
+
+def _next_step(inspection: SiteInspection) -> str:
+    if inspection.repairs:
+        return "Ask somebody who knows the data whether each cause is right; then repair it by the command below."
+    if any(view.wrong for view in inspection.views):
+        return "Ask somebody who knows the data about each column that is likely wrong, before it is used again."
+    if any(view.trouble for view in inspection.views):
+        return "Nothing has to be corrected. If a difference surprises you, look at that column below."
+    return "Nothing has to be corrected."
+
+
+def _right_answers(album: Album, width: int) -> Markup:
+    """Of each part of the pictures, the share that the model gets right, beside the share of the largest class."""
+    rows = []
+    for part, counts in album.counts.items():
+        total = max(1, int(counts.sum()))
+        right, largest = wilson(float(counts.diagonal().sum()), total), counts.sum(1).max() / total
+        words = f"{part}: {percent(right.value)} right of {total} pictures; baseline {percent(largest)}"
+        marks = [Mark(100 * largest, "tick", "level short", 9.0), Mark(100 * right.value)]
+        interval = Interval(*(100 * share for share in right))
+        label = Label(f"{percent(right.value)} of {total}", "value")
+        rows.append(IntervalRow(part, words, interval, marks, kind="verdict unsure", right=[label]))
+    low, high = interval_domain([row.interval for row in rows], [100.0])
+    key = [Mark(0.0, words="right, with its 95 % interval"), Mark(0.0, "tick", "level short", 7.0, "baseline")]
+    title, axis = f"How often the model is right at {album.site}", "right answers, per cent"
+    return interval_rows(IntervalRows(title, rows, axis, low, high, _whole, key=key), width)
+
+
+def _whole(value: float, digits: int = 0) -> str:
+    return number(value, digits)
+
+
+def _album_standings(album: Album) -> list[Standing]:
+    out = []
+    for part, counts in album.counts.items():
+        total = max(1, int(counts.sum()))
+        right, largest = wilson(float(counts.diagonal().sum()), total), counts.sum(1).max() / total
+        words = f"{percent(right.low)} to {percent(right.high)} by its 95 % interval; baseline {percent(largest)}."
+        status = f"{percent(right.value)} right"
+        if right.low > largest:
+            out.append(Standing(part.capitalize(), status, "gain", words))
+        else:
+            out.append(Standing(part.capitalize(), status, "unsure", f"Not shown to beat the baseline. {words}"))
+    return out
 
 
 def _embedded(picture: NDArray[np.uint8]) -> str:
@@ -104,14 +193,14 @@ def _histogram(view: ColumnView, width: int) -> Markup:
     parts += [svg.text(x(v), bottom + 16, words, "tick", "middle") for v, words in marks]
     axis = f"{shorten(view.about if view.name == LABEL else view.name, 30)}{unit}; bars: share of the class's values"
     parts.append(svg.text(x.middle, bottom + 33, axis, "axis", "middle"))
-    said = "; ".join(f"{g.name}: {g.rows} rows, {_missing(g)} missing" for g in view.groups)
-    return svg.plot(width, bottom + 40, f"{view.name} at this site, by class", f"{said}.", parts)
+    text = "; ".join(f"{g.name}: {g.rows} rows, {_missing(g)} missing" for g in view.groups)
+    return svg.plot(width, bottom + 40, f"{view.name} at this site, by class", f"{text}.", parts)
 
 
 def _panel(view: ColumnView, k: int, x: AxisScale, y: AxisScale) -> list[Markup]:
     """One class: agreed range, grid, bars, outline."""
     group, top, bottom = view.groups[k], y.end, y.start
-    known = max(1, sum(group.counts))
+    total = max(1, sum(group.counts))
     parts = [svg.text(0, top - 10, f"{group.name}: {group.rows} rows", "name")]
     if view.agreed:
         low, high = (min(max(x(end), x.start), x.end) for end in view.agreed)
@@ -119,15 +208,15 @@ def _panel(view: ColumnView, k: int, x: AxisScale, y: AxisScale) -> list[Markup]
     parts += axis_left(x, y, [(share / 100, f"{share:g} %") for share in ticks(0, 100 * y.high, 3)])
     outline = [(x.start, bottom)]
     for i, (low, high) in enumerate(pairwise(view.edges)):
-        a, b, tall = x(low), x(high), y(group.counts[i] / known)
+        a, b, tall = x(low), x(high), y(group.counts[i] / total)
         if group.counts[i]:
             tip = svg.tip(f"{group.name}, {low:g} to {high:g} {view.unit}: {group.counts[i]} rows")
             size = {"x": a + 0.5, "y": tall, "width": max(b - a - 1, 0.8), "height": bottom - tall}
             parts.append(svg.tag("rect", tip, **size, class_=f"bar m{k}"))
         if group.taken:
-            outline += [(a, y(group.taken[i] / known)), (b, y(group.taken[i] / known))]
+            outline += [(a, y(group.taken[i] / total)), (b, y(group.taken[i] / total))]
     if any(group.taken):
-        tip = svg.tip("what the shared model takes it for")
+        tip = svg.tip("how the shared model reads it")
         parts.append(svg.path([*outline, (x.end, bottom)], tip, kind="taken"))
     if view.pooled and x.low <= view.pooled[0] <= x.high:
         parts.append(svg.line(x(view.pooled[0]), top, x(view.pooled[0]), bottom, "pooled"))
@@ -154,7 +243,7 @@ def _bars(view: ColumnView, width: int) -> Markup:
     x = AxisScale(0.0, 1.0, left, right)
     top, step = 4.0, thick * len(view.groups) + 16
     parts: list[Markup] = []
-    said = []
+    texts = []
     bottom = top + step * len(levels)
     parts += [svg.line(x(v), top, x(v), bottom - 10, "grid") for v in (0.0, 0.25, 0.5, 0.75, 1.0)]
     for i, level in enumerate(levels):
@@ -172,8 +261,8 @@ def _bars(view: ColumnView, width: int) -> Markup:
             kind = f"{'lost' if lost else 'bar'} m{(i if label else k) % svg.COLOURS}"
             parts.append(svg.tag("rect", tip, x=left, y=y + 1, width=x(share) - left, height=thick - 3, class_=kind))
             parts.append(svg.text(x(share) + 5, y + thick - 4, f"{100 * share:.0f} %", "tick"))
-            said.append(f"{group.name}, {level}: {100 * share:.0f} %")
+            texts.append(f"{group.name}, {level}: {100 * share:.0f} %")
     parts += [svg.text(x(v), bottom + 6, f"{100 * v:.0f} %", "tick", "middle") for v in (0.0, 0.5, 1.0)]
     axis = "share of the rows" if label else "share of the class's rows with a value"
     parts.append(svg.text(x.middle, bottom + 23, axis, "axis", "middle"))
-    return svg.plot(width, bottom + 30, f"{view.name} at this site, by class", "; ".join(said) + ".", parts)
+    return svg.plot(width, bottom + 30, f"{view.name} at this site, by class", "; ".join(texts) + ".", parts)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, Literal, NamedTuple, get_type_hints
 
 from markupsafe import Markup
 
@@ -18,7 +18,18 @@ from vitrail.report.charts import svg
 from vitrail.report.charts.axes import interval_domain
 from vitrail.report.charts.interval_rows import IntervalRow, IntervalRows, Label, Mark, interval_rows
 from vitrail.report.pages.frame import fill
-from vitrail.report.text import ANSWERS, SAME, VERDICT_CLASS, Interval, listed, metric_words, name, spoken
+from vitrail.report.text import (
+    ANSWERS,
+    VERDICT_CLASS,
+    Interval,
+    Standing,
+    listed,
+    metric_name,
+    metric_words,
+    name,
+    opening,
+    spoken,
+)
 from vitrail.runs.setup import MAJORITY
 from vitrail.vertical import messages
 from vitrail.vertical.matching import lookup
@@ -39,8 +50,15 @@ STAGES = {
 SELDOM = 5
 OFTEN = (
     " Asked so often with changing weights, answers tell much more of a guest’s columns than asked two or three times: "
-    "what differs between them is free of the noise that stays."
+    "the differences between them are free of the constant noise."
 )
+STATUSES = {"yes": "gains", "no": "does better alone", "cannot tell": "cannot tell", "": "not tested"}
+NEXT = {
+    "yes": "Agree on how often the guests may be asked from now on; each question tells something of their columns.",
+    "no": "Let the guests go: their columns do not help here, and each question tells something of them.",
+    "cannot tell": "Match more people, or leave it: from so few held-out rows a gain cannot be seen.",
+    "": "Score on more held-out rows, so that the gain has an interval.",
+}
 
 
 class ModelScore(NamedTuple):
@@ -51,6 +69,7 @@ class ModelScore(NamedTuple):
     gain: Interval
     verdict: str
     away: str = ""  # the guest that is away
+    is_baseline: bool = False
 
 
 def render_together(run: VerticalRun) -> str:
@@ -62,7 +81,9 @@ def render_together(run: VerticalRun) -> str:
         study=study,
         run=run,
         guests=listed([name(g) for g in study.guests]),
-        findings=findings(run),
+        findings=findings(run)[1:],
+        standings=standings(run),
+        next_step=NEXT[table[first][1].verdict],
         figure=svg.twice(lambda width: values(table[first], metric_words(first), width)),
         table=table,
         answers=ANSWERS,
@@ -89,9 +110,10 @@ def scores_of(run: VerticalRun, metric: str) -> list[ModelScore]:
         title, away = str(r["model"]), [guest for guest in run.study.guests if r["model"] == f"{guest} away"]
         if title == TOGETHER:
             title = f"with {' and '.join(run.study.guests)}"
-        elif title == MAJORITY:
-            title = SAME
-        out.append(ModelScore(title, Interval(r["value"], r["low"], r["high"]), gain, verdict(gain), *away))
+        is_baseline = title == MAJORITY
+        title = "baseline" if is_baseline else title
+        score = Interval(r["value"], r["low"], r["high"])
+        out.append(ModelScore(title, score, gain, verdict(gain), next(iter(away), ""), is_baseline))
     return out
 
 
@@ -104,22 +126,23 @@ def verdict(gain: Interval) -> str:
 def findings(run: VerticalRun) -> list[Markup]:
     study, metric = run.study, run.study.metrics[0]
     alone, whole, *rest = scores_of(run, metric)
-    away, same = [r for r in rest if r.away], [r for r in rest if r.title == SAME]
+    away, baselines = [r for r in rest if r.away], [r for r in rest if r.is_baseline]
     guests, host, what = listed([name(g) for g in study.guests]), name(study.host), metric_words(metric)
     first = Markup("With {}, {}’s {} on {} is {}; alone it is {}. ").format(
         guests, host, what, several(run.scored, "held-out row"), spoken(whole.value), number(alone.value.value)
     )
     words = {
-        "yes": "The guests’ columns are worth something to {}: {}.",
-        "no": "{} does better without: {}.",
-        "cannot tell": "Whether {} gains cannot be told from so few rows: {}.",
-        "": "What {} gains is {}.",
+        "yes": "The guests’ columns help {}: gain {}.",
+        "no": "{} does better without them: gain {}.",
+        "cannot tell": "Whether {} gains is not clear from so few rows: gain {}.",
+        "": "Gain of {}: {}.",
     }[whole.verdict]
-    out = [first + Markup(words).format(host, spoken(whole.gain, signed))]
-    out += [Markup("{} would reach {}.").format(SAME.capitalize(), number(row.value.value)) for row in same]
+    subject = opening(study.host) if whole.verdict == "no" else host
+    out = [first + Markup(words).format(subject, spoken(whole.gain, signed))]
+    out += [Markup("Baseline (one answer to every row): {}.").format(number(row.value.value)) for row in baselines]
     for row in away:
-        words = "While {} is away, {} for everybody: {}, against {} with it."
-        stands = "its median answer stands" if trains(run) else "the distances of its reference stand"
+        words = "While {} is away, {} for everybody: {}, compared with {} with it."
+        stands = "its median answer is used" if trains(run) else "the distances of its reference are used"
         gone = name(row.away)
         out.append(Markup(words).format(gone, stands, number(row.value.value), number(whole.value.value)))
     total, many = (int(run.ledger[c].sum()) for c in ("bytes", "messages"))
@@ -128,7 +151,27 @@ def findings(run: VerticalRun) -> list[Markup]:
     out.append(text.format(bytes_words(total), several(many, "message"), stays))
     for guest, left in run.left().items():
         more = f", and in training {several(left['training'], 'time')} more about each" if trains(run) else ""
-        out.append(Markup("{} may be asked about {} more{}.").format(name(guest), several(left["after"], "row"), more))
+        out.append(
+            Markup("{} may be asked about {} more{}.").format(opening(guest), several(left["after"], "row"), more)
+        )
+    return out
+
+
+def standings(run: VerticalRun) -> list[Standing]:
+    """Whether the host gains, and what is lost while a guest is away."""
+    what = metric_name(run.study.metrics[0])
+    alone, whole, *rest = scores_of(run, run.study.metrics[0])
+    words = (
+        f"{what[:1].upper()}{what[1:]} {number(whole.value.value)} with the guests, {number(alone.value.value)} alone; "
+        f"gain {spoken(whole.gain, signed)}."
+    )
+    kind: Literal["gain", "loss", "unsure"] = "gain" if whole.verdict == "yes" else "unsure"
+    kind = "loss" if whole.verdict == "no" else kind
+    out = [Standing(run.study.host, STATUSES[whole.verdict], kind, words)]
+    for row in rest:
+        if row.away:
+            words = f"{number(row.value.value)} while it is away, {number(whole.value.value)} with it."
+            out.append(Standing(row.away, "guest", "calm", words))
     return out
 
 

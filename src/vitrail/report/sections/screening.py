@@ -19,7 +19,7 @@ from vitrail.quality.screening.result import CAUSES, LABEL, Finding, Screening
 from vitrail.quality.screening.text import calm, twin_sentences, written
 from vitrail.report.charts.published_values import figures
 from vitrail.report.charts.screening_map import STANDINGS, MapCell, ScreeningMap, Standing, screening_map
-from vitrail.report.pages.frame import fill, fill_part, scripted, write_page
+from vitrail.report.pages.frame import fill, fill_part, write_page
 from vitrail.report.sections.section import Contents, Section
 from vitrail.report.text import LAYERS, listed, name
 from vitrail.study.model import Study
@@ -316,7 +316,7 @@ def write_screen(study: Study, screening: Screening, path: Path) -> Path:
             "run STUDY --data DATA</code>"
         )
     section, rows = fill_part(SECTION.template, **given), published(study, screening)
-    html = fill("screen.html", heat=True, study=study, screening=screening, section=section, rows=rows, **scripted())
+    html = fill("screen.html", heat=True, study=study, screening=screening, section=section, rows=rows)
     return write_page(html, path, "screen")
 
 

@@ -2,7 +2,9 @@
 "use strict";
 addEventListener("DOMContentLoaded", () => {
   const live = document.getElementById("live"), cut = document.getElementById("cut");
-  let heard = new Date();
+  const STAY = ["open", "tabindex", "aria-keyshortcuts"]; // what a person unfolded, and what page.js made of a drawing
+  const ours = node => node.classList?.contains("keep"); // buttons that page.js added
+  let latest = "", answered = new Date();
 
   function become(old, fresh) { // the same element stays, so that a focus, a selection or a scrolled table stays too
     if (old.nodeType !== fresh.nodeType || old.nodeName !== fresh.nodeName) return old.replaceWith(fresh);
@@ -10,11 +12,9 @@ addEventListener("DOMContentLoaded", () => {
       if (old.data !== fresh.data) old.data = fresh.data;
       return;
     }
-    for (const { name } of [...old.attributes]) { // what a person unfolded stays open
-      if (!fresh.hasAttribute(name) && name !== "open") old.removeAttribute(name);
-    }
+    for (const { name } of [...old.attributes]) if (!fresh.hasAttribute(name) && !STAY.includes(name)) old.removeAttribute(name);
     for (const { name, value } of fresh.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
-    const now = [...old.childNodes], next = [...fresh.childNodes];
+    const now = [...old.childNodes].filter(child => !ours(child)), next = [...fresh.childNodes];
     next.forEach((child, i) => i < now.length ? become(now[i], child) : old.append(child));
     now.slice(next.length).forEach(child => child.remove());
   }
@@ -24,15 +24,21 @@ addEventListener("DOMContentLoaded", () => {
     try {
       const answer = await fetch("state.json", { cache: "no-store", signal: AbortSignal.timeout(15000) });
       if (!answer.ok) throw new Error(answer.statusText);
-      const told = await answer.json(), whole = document.createElement("template");
-      whole.innerHTML = `<div id="live">${told.html}</div>`; // made by our template, which escapes every name
-      become(live, whole.content.firstChild);
-      document.title = told.title;
-      heard = new Date();
+      const { html, title, state } = await answer.json();
+      if (html !== latest) {
+        const whole = document.createElement("template");
+        whole.innerHTML = `<div id="live">${html}</div>`; // made by our template, which escapes every name
+        dispatchEvent(new Event("vitrail:before"));
+        become(live, whole.content.firstChild);
+        dispatchEvent(new Event("vitrail:after"));
+        latest = html;
+      }
+      document.title = title;
+      answered = new Date();
       cut.hidden = true;
-      if (told.state === "finished") pause = 5000;
+      if (state === "finished") pause = 5000;
     } catch {
-      cut.textContent = `Vitrail does not answer. This is how it stood at ${heard.toLocaleTimeString()}.`;
+      cut.textContent = `Vitrail does not answer. This is how it stood at ${answered.toLocaleTimeString()}.`;
       cut.hidden = false;
       pause = 3000;
     }

@@ -1,4 +1,4 @@
-// Figures to keep, and words under the pointer. All of the page can be read without this script.
+// Figures to keep, a button to print, and words under the pointer. All of the page can be read without this script.
 "use strict";
 addEventListener("DOMContentLoaded", () => {
   const SVG = "http://www.w3.org/2000/svg";
@@ -35,15 +35,40 @@ addEventListener("DOMContentLoaded", () => {
     return shape;
   }
 
+  const figureOf = svg => svg.closest("[data-figure]") ?? svg.closest("figure");
+
+  function about(figure) { // its name, title and note; those of a figure that has none are those of its drawing
+    const drawing = figure.querySelector("svg:is([role=img], [role=group]) > title").textContent, { figure: name, title, note } = figure.dataset;
+    const file = drawing.toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-|-$/g, "").slice(0, 60);
+    return { name: name ?? (file || "figure"), title: title ?? drawing, note };
+  }
+
+  function keyOf(figure) { // what colours mean, where the page says it in words beside the drawing
+    return [...figure.querySelectorAll(".key i")].map(swatch => {
+      const { backgroundColor, borderTopColor, borderRadius } = getComputedStyle(swatch), words = swatch.parentElement.textContent.trim();
+      const fill = plain(backgroundColor), head = swatch.closest("li").querySelector("b")?.textContent;
+      return { fill, stroke: fill === "none" ? plain(borderTopColor) : "none", round: borderRadius === "50%", words: head ? `${head}: ${words}` : words };
+    });
+  }
+
   function drawn(figure) { // one drawing on white: title, key, then the parts from left to right
     const legend = figure.closest("figure").querySelector(".legend");
-    const parts = [...figure.querySelectorAll("svg:not(.narrow, .legend)")].filter(svg => svg.closest("[data-figure]") === figure);
+    const parts = [...figure.querySelectorAll("svg:not(.narrow, .legend)")].filter(svg => figureOf(svg) === figure);
     const text = (size, weight, words) => make("text", { "font-size": size, "font-weight": weight, fill: "#1d2126" }, words);
-    const placed = [], { figure: name, title, note } = figure.dataset;
+    const placed = [], { name, title, note } = about(figure);
     const place = (shape, x, y) => { shape.setAttribute("transform", `translate(${MARGIN + x} ${MARGIN + y})`); placed.push(shape); };
     let x = 0, y = 34, high = 0, wide = LEAST;
     const end = () => { y += high; x = high = 0; };
     place(text(15, 700, title), 0, 14);
+    for (const { fill, stroke, round, words } of keyOf(figure)) {
+      const width = 36 + 6.8 * words.length;
+      if (x && x + width > LINE) { x = 0; y += 20; }
+      place(make("rect", { width: 11, height: 11, y: -9, fill, stroke, rx: round ? 6 : 0 }), x, y + 2);
+      place(text(12, 400, words), x + 17, y + 2);
+      x += width;
+      wide = Math.max(wide, x);
+    }
+    if (x) { x = 0; y += 22; }
     for (const part of legend ? [legend, ...parts] : parts) {
       const { width, height } = part.viewBox.baseVal, head = part.closest(".panel")?.querySelector("h3").textContent;
       if (x && x + width > LINE) end();
@@ -93,19 +118,31 @@ addEventListener("DOMContentLoaded", () => {
       image.src = "data:image/svg+xml;charset=utf-8," + encodeURIComponent(text);
     },
   };
-  for (const figure of document.querySelectorAll("[data-figure]")) {
-    const line = document.createElement("p");
-    line.className = "keep";
-    for (const [kind, act] of Object.entries(KINDS)) {
-      const button = document.createElement("button");
-      button.type = "button";
-      button.textContent = kind;
-      button.setAttribute("aria-label", `Save as ${kind}: ${figure.dataset.title}`);
-      button.addEventListener("click", () => act(figure));
-      line.append(button);
-    }
-    figure.prepend(line);
+  function button(words, label, act) {
+    const made = document.createElement("button");
+    made.type = "button";
+    made.textContent = words;
+    made.setAttribute("aria-label", label);
+    made.addEventListener("click", act);
+    return made;
   }
+
+  function offerToKeep() { // buttons at every figure, and one that prints the page
+    for (const figure of new Set([...document.querySelectorAll("svg[role=img], svg[role=group]")].map(figureOf))) {
+      if (!figure || figure.querySelector(":scope > .keep")) continue;
+      const line = document.createElement("p");
+      line.className = "keep";
+      line.append(...Object.entries(KINDS).map(([kind, act]) => button(kind, `Save as ${kind}: ${about(figure).title}`, () => act(figure))));
+      figure.prepend(line);
+    }
+    const head = document.querySelector("header > .kind");
+    if (!head || head.querySelector(".keep")) return;
+    const print = document.createElement("span");
+    print.className = "keep";
+    print.append(button("Print", "Print, or save as PDF", () => window.print()));
+    head.append(print);
+  }
+  offerToKeep();
 
   // one part of a choice at a time; without this script all are shown
   for (const choice of document.querySelectorAll("[data-choose]")) {
@@ -186,11 +223,14 @@ addEventListener("DOMContentLoaded", () => {
     location.hash = link.getAttribute("href");
     document.querySelector(link.getAttribute("href"))?.focus();
   }
-  for (const figure of document.querySelectorAll("svg[role=img], svg[role=group]")) {
+  const stops = new WeakSet(); // drawings that keys go into
+  function openToKeys(figure) {
     const within = () => [...figure.querySelectorAll(":scope :not(svg) > title")].map(title => title.parentNode);
-    if (!within().length) continue;
+    if (!within().length) return;
     figure.setAttribute("tabindex", "0");
     figure.setAttribute("aria-keyshortcuts", "ArrowLeft ArrowRight ArrowUp ArrowDown Home End Escape");
+    if (stops.has(figure)) return;
+    stops.add(figure);
     figure.addEventListener("blur", () => held?.keys && letGo());
     figure.addEventListener("keydown", event => {
       if (event.altKey || event.ctrlKey || event.metaKey) return;
@@ -209,5 +249,9 @@ addEventListener("DOMContentLoaded", () => {
       beside();
     });
   }
+  const openAll = () => document.querySelectorAll("svg[role=img], svg[role=group]").forEach(openToKeys);
+  openAll();
   addEventListener("scroll", () => (held?.keys ? beside() : letGo()), true);
+  addEventListener("vitrail:before", letGo); // live.js is about to change the page, and has changed it
+  addEventListener("vitrail:after", () => { offerToKeep(); openAll(); });
 });

@@ -20,6 +20,7 @@ from vitrail.analysis.calibration import (
     fit_line,
     net_benefit,
 )
+from vitrail.core.text import several
 from vitrail.data.encoding import fingerprint_rows
 from vitrail.data.persons import count_persons, how_many, persons_of
 from vitrail.data.readers.tables import clean
@@ -47,8 +48,8 @@ class CardColumn(NamedTuple):
 
 class CardScore(NamedTuple):
     metric: str
-    told: RateInterval
-    chance: float  # what always giving the same answer comes to
+    estimate: RateInterval
+    chance: float  # what one answer to every row comes to
 
 
 class CardCalibration(NamedTuple):
@@ -191,10 +192,10 @@ def no_better(scores: list[CardScore]) -> list[str]:
     out = []
     for s in scores[:1]:
         sign = -1 if s.metric in LOWER_IS_BETTER else 1
-        worst = min(sign * s.told.low, sign * s.told.high)
+        worst = min(sign * s.estimate.low, sign * s.estimate.high)
         if not worst > sign * s.chance:  # also where there is no interval
             name = metric_name(s.metric)
-            out.append(f"By {name} it cannot be told here from always giving the same answer.")
+            out.append(f"Its {name} is not shown to beat the baseline here.")
     return out
 
 
@@ -227,19 +228,19 @@ def _limits(
     rare = next(iter(rare_of(study, y.astype(np.int64) if study.target.levels else y, persons)), None)
     many, unit = len(y) if persons is None else how_many(persons), study.unit_word
     if few := small_sample(many, rare, unit, study.target.kind == "time"):
-        out.append(f"Scores stand on few {unit}s: {few}.")
+        out.append(f"Scores rest on few {unit}s: {few}.")
     if gaps := [f"{c.name} ({100 * c.missing:.0f} %)" for c in columns if c.missing >= OFTEN_MISSING]:
-        out.append(f"Often missing here, where the model has no value to go by: {', '.join(gaps)}.")
+        out.append(f"Often missing here, so that the model has no value to use: {', '.join(gaps)}.")
     if findings is None:
-        out.append("This site's data was not compared with the others': whether a column means the same is not known.")
+        out.append("This site's data was not compared with the others': whether columns mean the same is not known.")
     if wrong := [f for f in findings or [] if f.wrong]:
-        out.append(f"{len(wrong)} of its columns are likely wrong: see below, and `vitrail look`.")
+        out.append(f"Likely wrong: {several(len(wrong), 'column')} of its data. To look at them: vitrail look.")
     out.append(
-        "Scores are of this site's own rows at the time of the run; other patients, devices or years may differ."
+        f"Scores are of this site's own {word}s at the time of the run; other patients, devices or years may differ."
     )
     if study.training.refit:
         out.append(
-            f"`vitrail predict` uses a model that was trained once more, on all {word}s. It cannot be scored; these "
-            "scores are of the model before that."
+            f"The command predict uses a model that was trained once more, on all {word}s. That model cannot be "
+            "scored; these scores are of the model before it."
         )
     return out

@@ -78,13 +78,15 @@ def explain_model(
     )
     unit = f" in {target.unit}" if target.unit else ""
     if target.kind == "time":
-        answer = f"how often {target.column} is expected by {end_words(target.ends, target.unit)[-1]} (log hazard)"
+        answer = f"“{target.column}” by {end_words(target.ends, target.unit)[-1]}"
     else:
         answer = f"{target.column}{unit}" if level is None else f"{target.column} = {level}"
+    event = target.kind == "time" or (len(target.levels) == 2 and level == target.levels[-1])
     return replace(
         explanation,
         answer=answer,
-        odds=level is not None,
+        scale="hazard" if target.kind == "time" else "odds" if level is not None else "number",
+        chance="risk" if event else "probability",
         rows=tuple(str(name) for name in cleaned.index[at]),
         columns=columns_of(off, study),
         each=study.unit_word if study.person_column and isinstance(rows, int) else "",

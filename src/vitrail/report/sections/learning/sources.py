@@ -60,7 +60,7 @@ def read_learned(run: Run) -> LearningSources | None:
     curves = pd.concat([own, run.companion_scores(), same], ignore_index=True)
     curves = curves[curves["metric"] == run.study.metrics[0]][["round", "site", "model", "value"]]
     agreed = run.fact(AGREED)
-    refused = [] if agreed is None else [s for s, said in zip(run.sites, agreed.tolist(), strict=True) if not said]
+    refused = [] if agreed is None else [s for s, agrees in zip(run.sites, agreed.tolist(), strict=True) if not agrees]
     judged, grows = run.fact(VALIDATION) is not None, run.method.wire.per_site_messages
     return LearningSources(
         run.method.catalogue.title, trust, curves, _weights(run, refused), refused, judged, grows, run.study.row_word

@@ -104,12 +104,12 @@ def user_sentences(trust: Trust, user: int, judged: bool = False, word: str = "r
 def _weighing(trust: Trust, user: int) -> list[Markup]:
     out, me = [], name(trust.sites[user])
     weights = np.delete(trust.alpha[:, user], user, axis=1)
-    known = np.isfinite(weights).any(1)
-    if not known.any():
+    took_part = np.isfinite(weights).any(1)
+    if not took_part.any():
         return [Markup("{} never weighed the models of others: it was away.").format(me)]
-    some = int((weights[known] > 0).any(1).sum())
+    some = int((weights[took_part] > 0).any(1).sum())
     words = "In {} of the {} in which {} weighed the models of others, it took something from some of them."
-    out.append(Markup(words).format(some, several(int(known.sum()), "round"), me))
+    out.append(Markup(words).format(some, several(int(took_part.sum()), "round"), me))
     never = [trust.sites[i] for i in np.flatnonzero(trust.mean[user] == 0) if i != user]
     if never and some:
         out.append(Markup("It never learned from {}.").format(listed(never)))
@@ -125,7 +125,7 @@ def _eroding(trust: Trust, user: int, judged: bool, word: str) -> list[Markup]:
         out.append(Markup("{} no longer learns from {}: their weight is 0.").format(me, listed(gone)))
     if (stop := trust.stop_round(user)) is not None:
         why = f"; the loss on the {word}s it had set aside no longer fell" if judged else ""
-        out.append(Markup("{} stopped in round {}: from then on its model stands still{}.").format(me, stop, why))
+        out.append(Markup("{} stopped in round {}: from then on its model no longer changes{}.").format(me, stop, why))
     if many := int(trust.vanished[:, user].sum()):
         words = "In {} the own update of {} was nothing, so that no distance is defined: nobody lost trust then."
         out.append(Markup(words).format(several(many, "round"), me))
@@ -140,14 +140,14 @@ def _eroding(trust: Trust, user: int, judged: bool, word: str) -> list[Markup]:
 
 def cost(trust: Trust, grows: bool) -> str:
     """What it took, as far as the facts tell; nothing where they do not."""
-    n, said = len(trust.sites), []
+    n, parts = len(trust.sites), []
     if np.isfinite(trust.gradients).all():
         users, beside = trust.gradients.sum(0)
         each = f"{users / len(trust.rounds):.1f} a round (at most {n} x {n} = {n * n} for each batch)"
         words = f"{several(int(users), 'gradient')} over {several(len(trust.rounds), 'round')} for the models of all "
         words += f"{several(n, 'user')}, {each}"
         words += f"; and {several(int(beside), 'gradient')} for Global and Local beside them" if beside else ""
-        said.append(words)
+        parts.append(words)
     if grows:
-        said.append(f"messages hold something for each of the {several(n, 'site')}, so that they grow with every site")
-    return "; ".join(said) + "." * bool(said)
+        parts.append(f"messages hold something for each of the {several(n, 'site')}, so that they grow with every site")
+    return "; ".join(parts) + "." * bool(parts)

@@ -52,4 +52,4 @@ def figure(verdicts: Mapping[str, Mapping[str, Any]], study: Study) -> Any:
 def write_own_verdict(site: str, study: Study, verdict: Mapping[str, Any], path: Path) -> Path:
     """A page of its own, where a site has no other; only an earlier such page is written over."""
     header = {"site": site, "study": study.name, "same": True}
-    return write_page(fill("own_verdict.html", told=header, joining=one_site(site, study, verdict)), path, "look")
+    return write_page(fill("own_verdict.html", header=header, joining=one_site(site, study, verdict)), path, "look")
