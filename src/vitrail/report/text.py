@@ -163,6 +163,15 @@ def marked(site: str, few: Container[str]) -> str:
     return f"{site} {FEW_MARK}" if site in few else site
 
 
+def opening(site: str) -> Markup:
+    """The name of a site at the beginning of a sentence: one in lower case would look like a typing error.
+
+    >>> opening("va"), opening("Bern")
+    (Markup('Site <b>va</b>'), Markup('<b>Bern</b>'))
+    """
+    return Markup("Site {}").format(name(site)) if site[:1].islower() else name(site)
+
+
 def name(text: str) -> Markup:
     return Markup("<b>{}</b>").format(text)
 

@@ -1,5 +1,5 @@
-"""What a model is worth at the bedside: whether its risks come true, and what acting on them gains. For the
-federation's page of what sites told, and for a site's own card of all its rows."""
+"""Whether a model's risks come true, and what acting on them gains: for the federation's page of what sites told, or
+of a simulation, and for a site's own card of all its rows."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from markupsafe import Markup
 
 from vitrail.analysis.calibration import Benefit, is_off, judge, net_benefit, observed_expected, wilson
 from vitrail.core.text import number
-from vitrail.metrics.calibration import RiskCounts, read_counts
+from vitrail.metrics.calibration import EDGES, RiskCounts, merged, read_counts, recut
 from vitrail.metrics.scores import FEWEST
 from vitrail.report.charts import svg
 from vitrail.report.charts.curves import Curves, Guide, Panel, Series, curves
 from vitrail.report.sections.section import Contents, Section, run_of
 from vitrail.runs.result import Run
 from vitrail.runs.setup import AT_BEDSIDE
+from vitrail.runs.site.holdout import summaries_of
 
 if TYPE_CHECKING:
     from vitrail.report.pages.run import Page
@@ -38,8 +39,17 @@ def read_risk_counts(run: Run) -> dict[str, RiskCounts]:
     return {str(site): counts.of_persons(each[site]) for site, counts in cells.items() if counts is not None}
 
 
+def risk_counts_of(run: Run) -> dict[str, RiskCounts]:
+    """What sites told, where the study has them tell it; else, in a simulation, what they would have told."""
+    if run.study.bedside.tell:
+        return read_risk_counts(run)
+    fine = {site: summary.risks for site, summary in summaries_of(run).items()}
+    coarse = {site: merged(recut(counts, EDGES)) for site, counts in fine.items() if counts is not None}
+    return {site: counts for site, counts in coarse.items() if len(counts.low)}
+
+
 def has_risk_counts(run: Run | None) -> bool:
-    return run is not None and bool(read_risk_counts(run))
+    return run is not None and bool(risk_counts_of(run))
 
 
 def contents(page: Page) -> Contents:
@@ -47,7 +57,7 @@ def contents(page: Page) -> Contents:
 
 
 def contents_of(run: Run) -> Contents:
-    counts, target = read_risk_counts(run), run.study.target
+    counts, target = risk_counts_of(run), run.study.target
     far = {site: abs(math.log(max(observed_expected(c).value, 1e-3))) for site, c in counts.items()}
     order = sorted(counts, key=lambda site: -far[site])
     benefits = {site: net_benefit(c) for site, c in counts.items()}
@@ -62,6 +72,7 @@ def contents_of(run: Run) -> Contents:
         "more": len(order) - len(drawn),
         "silent": [s for s in run.sites if s not in counts],
         "fewest": FEWEST,
+        "simulated": not run.study.bedside.tell,
     }
 
 
@@ -86,7 +97,7 @@ def bedside_row(site: str, counts: RiskCounts, benefit: Benefit | None) -> list[
 def useful_words(benefit: Benefit) -> str:
     """At which thresholds acting on the model clearly beats acting on all and on none."""
     if benefit.useful is None:
-        return "at none for sure"
+        return "none"
     low, high = (f"{100 * threshold:.0f}" for threshold in benefit.useful)
     return f"{low} %" if low == high else f"{low} to {high} %"
 
@@ -96,26 +107,24 @@ def calibration_figure(site: str, counts: RiskCounts) -> Markup:
     rates = [wilson(float(e), float(n)) for e, n in zip(counts.events, counts.rows, strict=True)]
     risks = [float(v) for v in counts.expected / counts.rows]
     tips = [
-        f"{site}: {n:.0f} rows, said {100 * risk:.0f} %, came {100 * rate.value:.0f} % "
+        f"{site}: {n:.0f} rows, predicted {100 * risk:.0f} %, observed {100 * rate.value:.0f} % "
         f"({100 * rate.low:.0f} to {100 * rate.high:.0f} %)"
         for n, risk, rate in zip(counts.rows, risks, rates, strict=True)
     ]
     band = [rate.low for rate in rates], [rate.high for rate in rates]
     points = Series(site, "", "series", risks, [r.value for r in rates], band=band, shape="points", tips=tips)
     panel = Panel(
-        "how often it came",
+        "observed rate",
         [points],
         0.0,
         1.0,
-        ("how often it came at all", counts.share),
+        ("observed rate of all", counts.share),
         [Guide([(0.0, 0.0), (1.0, 1.0)], "zero")],
         PERCENT,
         2,
     )
-    title, text = f"How often it came at {site}, over the risk that the model says", "; ".join(tips)
-    return curves(
-        Curves(title, f"{text}.", [panel], "risk that the model says", 0.0, 1.0, PERCENT, square=True), svg.PANEL
-    )
+    title, text = f"Observed rate at {site}, by predicted risk", "; ".join(tips)
+    return curves(Curves(title, f"{text}.", [panel], "predicted risk", 0.0, 1.0, PERCENT, square=True), svg.PANEL)
 
 
 def benefit_figure(site: str, benefit: Benefit) -> Markup:
@@ -130,7 +139,7 @@ def benefit_figure(site: str, benefit: Benefit) -> Markup:
     model, low, high = (values.tolist() for values in (benefit.model, benefit.low, benefit.high))
     words, few = f"{site}: acting by the model", len(benefit.at) < 20
     line = Series(site, "", "series strong m0", benefit.at.tolist(), model, words, band=(low, high), dots=few)
-    panel, middle = Panel("net benefit, a case", [line], least, most * 1.05, guides=guides), len(benefit.at) // 2
+    panel, middle = Panel("net benefit per case", [line], least, most * 1.05, guides=guides), len(benefit.at) // 2
     text = (
         f"At {100 * benefit.at[middle]:.0f} % {number(model[middle])}, treating all "
         f"{number(float(benefit.all[middle]))}, none 0."
