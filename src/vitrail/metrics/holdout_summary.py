@@ -96,17 +96,18 @@ class HoldOutSummary(NamedTuple):
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> HoldOutSummary:
         """Of what `plain` gave."""
-        risks, groups = (
-            kind(**{k: np.array(v, np.float64) for k, v in plain[name].items()}) if name in plain else None
-            for name, kind in (("risks", RiskCounts), ("groups", ValueGroups))
-        )
+        tables = {
+            name: {k: np.array(v, np.float64) for k, v in plain[name].items()}
+            for name in ("risks", "groups")
+            if name in plain
+        }
         confusion = plain.get("confusion")
         return cls(
             int(plain["rows"]),
             {str(metric): SummaryScore(*map(_number, score)) for metric, score in plain["scores"].items()},
-            risks,
+            RiskCounts(**tables["risks"]) if "risks" in tables else None,
             tuple(tuple(map(int, row)) for row in confusion) if confusion else None,
-            groups,
+            ValueGroups(**tables["groups"]) if "groups" in tables else None,
             tuple(map(_number, plain.get("expected", ()))),
             tuple(
                 KaplanMeier(int(rows), *(np.array(list(map(_number, part))) for part in parts))

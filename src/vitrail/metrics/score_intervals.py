@@ -36,10 +36,11 @@ def score_intervals(
     persons: NDArray[np.int64] | None = None,
     weights: Floats | None = None,
     seed: int = SEED,
+    draws: int = DRAWS,
 ) -> dict[str, ScoreInterval]:
     """By metric; of y [row], p [row, class]. `thresholds` [class]: from which on a class is predicted; `persons` [row]:
     whose each is; `weights` [row]: for how many each stands."""
-    draws = max(LEAST_DRAWS, min(DRAWS, NUMBERS // max(1, p.size)))
+    draws = max(LEAST_DRAWS, min(draws, NUMBERS // max(1, p.size)))
     if persons is None:
         at = np.random.default_rng(seed).integers(0, len(y), (draws, len(y)))
         at = np.concatenate([np.arange(len(y))[None], at])

@@ -134,8 +134,7 @@ def look(names: ElementTree.Element, cells: ElementTree.Element) -> Seen:
 
 
 def box_on_top(html: str) -> list[str]:
-    """Lines of the first section, in order."""
-    section = next(tree(html).iter("section"))
-    assert section.get("aria-labelledby") == "fit"
+    """Lines of the section of the screening, in order."""
+    section = next(s for s in tree(html).iter("section") if s.get("aria-labelledby") == "fit")
     inside = {p for f in section.iter() if f.tag == "figure" or f.get("class") == "rests" for p in f.iter()}
     return ["".join(e.itertext()) for e in section.iter() if e.tag in ("li", "p") and e not in inside]

@@ -23,6 +23,7 @@ from vitrail.quality.screening.result import LABEL
 from vitrail.report.charts import svg
 from vitrail.report.charts.axes import AxisScale, axis_left, tick_labels, ticks
 from vitrail.report.pages.frame import fill, write_page
+from vitrail.report.sections.performance.own_performance import own_performance
 
 HEAT = (150, 20, 60)  # red, green, blue of what decides
 LARGEST = 256  # pixels of a picture's longer side on the page
@@ -39,7 +40,15 @@ def render_private(told: SiteInspection | Album, joining: dict[str, Any] | None 
         tools: dict[str, Any] = {"embed": _embedded, "near": _is_small, "warm": _warm, "percent": _percent}
         return fill("album.html", told=told, joining=joining, **tools)
     views = [(view, rows_figure(view)) for view in told.views]
-    return fill("private.html", told=told, joining=joining, views=views, rows_of=rows_of, label=LABEL)
+    performance = own_performance(told.site, told.performance) if told.performance else None
+    given: dict[str, Any] = {
+        "joining": joining,
+        "views": views,
+        "rows_of": rows_of,
+        "label": LABEL,
+        "performance": performance,
+    }
+    return fill("private.html", told=told, **given)
 
 
 def _embedded(picture: NDArray[np.uint8]) -> str:

@@ -12,6 +12,7 @@ from markupsafe import Markup
 from vitrail.analysis.calibration import Benefit, is_off, judge, net_benefit, observed_expected, wilson
 from vitrail.core.text import number
 from vitrail.metrics.calibration import EDGES, RiskCounts, merged, read_counts, recut
+from vitrail.metrics.holdout_summary import HoldOutSummary
 from vitrail.metrics.scores import FEWEST
 from vitrail.report.charts import svg
 from vitrail.report.charts.curves import Curves, Guide, Panel, Series, curves
@@ -43,9 +44,14 @@ def risk_counts_of(run: Run) -> dict[str, RiskCounts]:
     """What sites told, where the study has them tell it; else, in a simulation, what they would have told."""
     if run.study.bedside.tell:
         return read_risk_counts(run)
-    fine = {site: summary.risks for site, summary in summaries_of(run).items()}
-    coarse = {site: merged(recut(counts, EDGES)) for site, counts in fine.items() if counts is not None}
-    return {site: counts for site, counts in coarse.items() if len(counts.low)}
+    coarse = {site: coarse_counts(summary) for site, summary in summaries_of(run).items()}
+    return {site: counts for site, counts in coarse.items() if counts is not None}
+
+
+def coarse_counts(summary: HoldOutSummary) -> RiskCounts | None:
+    """In groups of FEWEST or more, as a site would tell them."""
+    counts = merged(recut(summary.risks, EDGES)) if summary.risks else None
+    return counts if counts is not None and len(counts.low) else None
 
 
 def has_risk_counts(run: Run | None) -> bool:

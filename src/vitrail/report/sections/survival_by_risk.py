@@ -14,6 +14,7 @@ import numpy as np
 from markupsafe import Markup
 
 from vitrail.core.text import percent, signed
+from vitrail.metrics.holdout_summary import HoldOutSummary
 from vitrail.metrics.scores import FEWEST
 from vitrail.metrics.survival import GROUPS, KaplanMeier, difference, end_words, limits, thirds
 from vitrail.report.charts import axes, svg
@@ -23,6 +24,7 @@ from vitrail.report.text import listed, marked
 from vitrail.runs.result import Run
 from vitrail.runs.setup import RISK
 from vitrail.runs.site.holdout import summaries_of
+from vitrail.study.model import Study
 
 if TYPE_CHECKING:
     from vitrail.report.pages.run import Page
@@ -88,14 +90,14 @@ def contents(page: Page) -> Contents:
 
 def contents_of(run: Run, few: Mapping[str, str]) -> Contents:
     """Sites of `few` stand on few rows."""
-    target, by_site = run.study.target, {site: _exact(run, site) or _read(run, site) for site in run.sites}
+    target, by_site = run.study.target, {site: groups_at(run, site) for site in run.sites}
     shown = [site for site, groups in by_site.items() if any(curve.drawn for curve in groups.values())]
     gaps = {site: compare_groups(by_site[site]) for site in shown}
     verdicts = {site: gap.verdict if gap else UNTOLD for site, gap in gaps.items()}
     return {
-        "figure": svg.panels(_panel(site, by_site[site], run, few) for site in shown[:PANELS]),
+        "figure": svg.panels(site_panel(site, by_site[site], run.study, few) for site in shown[:PANELS]),
         "simulated": any(curve.exact for groups in by_site.values() for curve in groups.values()),
-        "risks": [(site, risk_rows(run, site, by_site[site])) for site in shown],
+        "risks": [(site, risk_rows(run.study, summaries_of(run).get(site), by_site[site])) for site in shown],
         "event": target.column,
         "horizon": end_words(target.ends, target.unit)[-1],
         "fewest": FEWEST,
@@ -106,10 +108,14 @@ def contents_of(run: Run, few: Mapping[str, str]) -> Contents:
     }
 
 
-def _exact(run: Run, site: str) -> Groups:
+def groups_at(run: Run, site: str) -> Groups:
+    """As the rows have it, where they are here; else as the site told it."""
+    return exact_groups(summaries_of(run).get(site)) or _read(run, site)
+
+
+def exact_groups(summary: HoldOutSummary | None) -> Groups:
     """Of a simulation: every step, and the comparison at the last tenth of the time at which FEWEST are at risk in the
     groups of lowest and highest risk. Nothing of a site with fewer rows in a group."""
-    summary = summaries_of(run).get(site)
     if summary is None or not summary.curves or min(c.rows for c in summary.curves) < FEWEST:
         return {}
     first, *_, last = summary.curves
@@ -124,9 +130,9 @@ def _exact(run: Run, site: str) -> Groups:
     return out
 
 
-def risk_rows(run: Run, site: str, groups: Groups) -> list[tuple[str, str, str]]:
+def risk_rows(study: Study, summary: HoldOutSummary | None, groups: Groups) -> list[tuple[str, str, str]]:
     """By group: the mean risk until the horizon that the model predicted, and what was observed."""
-    target, summary = run.study.target, summaries_of(run).get(site)
+    target = study.target
     expected = summary.expected if summary and summary.expected else [math.nan] * len(GROUPS)
     out = []
     for risk, (group, curve) in zip(expected, groups.items(), strict=True):
@@ -183,15 +189,15 @@ def compare_groups(groups: Groups) -> Gap | None:
     return Gap(end, 1 - low.free[later], 1 - worse[0], (gap, least, most), low.ends[later] == end)
 
 
-def _panel(site: str, groups: Groups, run: Run, few: Mapping[str, str]) -> list[Markup]:
-    target, shown = run.study.target, {group: curve for group, curve in groups.items() if curve.drawn}
+def site_panel(site: str, groups: Groups, study: Study, few: Mapping[str, str]) -> list[Markup]:
+    target, shown = study.target, {group: curve for group, curve in groups.items() if curve.drawn}
     classes = {group: svg.colour(i) for i, group in enumerate(GROUPS)}
     series = [_series(group, curve, classes[group], SHIFT * (i - 1), target.unit)
               for i, (group, curve) in enumerate(shown.items())]  # fmt: skip
     at_risk = any(math.isfinite(v) for curve in groups.values() for v in curve.left)
     numbers = {group: _numbers(curve) for group, curve in groups.items()}
     lost = any(not math.isfinite((curve.exact.low if curve.exact else curve.low)[-1]) for curve in shown.values())
-    reason = WEIGHED if run.study.weight_column else NOT_TOLD
+    reason = WEIGHED if study.weight_column else NOT_TOLD
     figure = Curves(
         f"How cases of low, middle and high risk fared at {site}",
         "; ".join(s.words for s in series) + ".",

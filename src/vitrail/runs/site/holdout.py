@@ -6,11 +6,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 
 from vitrail.analysis.effects import mean_effects
-from vitrail.data.persons import how_many
+from vitrail.data.outcomes import weights_of
+from vitrail.data.persons import how_many, persons_of
+from vitrail.data.readers.tables import clean
+from vitrail.data.splitting import hold_out
 from vitrail.metrics.holdout_summary import (
     FeatureEffect,
     HeldOutAnswers,
@@ -21,7 +25,7 @@ from vitrail.metrics.holdout_summary import (
     expected_risks,
     group_values,
 )
-from vitrail.metrics.score_intervals import score_intervals
+from vitrail.metrics.score_intervals import DRAWS, score_intervals
 from vitrail.metrics.scores import FEWEST
 from vitrail.metrics.survival import curves_by_risk
 from vitrail.runs.evaluation import constant_scores
@@ -29,6 +33,9 @@ from vitrail.runs.result import Model
 
 if TYPE_CHECKING:
     from vitrail.runs.result import Run
+
+
+TIME_DRAWS = 100  # of rows with times to an event, whose scores take long
 
 
 def summaries_of(run: Run) -> dict[str, HoldOutSummary]:
@@ -54,12 +61,27 @@ def summarise(mine: Model, answers: HeldOutAnswers) -> HoldOutSummary:
     return empty._replace(risks=count_risks(answers, share), confusion=confusion_of(answers))
 
 
+def summarise_own(mine: Model, site: str, frame: pd.DataFrame) -> HoldOutSummary:
+    """At a site, of its own table: the rows that the run saw and never trained on."""
+    study, rows = mine.study, clean(frame, mine.study)
+    held = rows.iloc[hold_out(rows, study, mine.seed, site)[1]]
+    task, z = mine.scores(held)
+    p = np.asarray(task.loss.predictions(z.double()).numpy(), np.float64)
+    p = p * study.target.scale + study.target.center if study.target.kind == "number" else p
+    x = mine.encoder.matrix(held, None, np.float32)
+    cut = np.array(mine.encoder.thresholds) if mine.encoder.thresholds else None
+    truth = held[study.target.column].to_numpy()
+    y = truth.astype(np.int64) if study.target.levels else truth.astype(np.float64)
+    return summarise(mine, HeldOutAnswers(y, p, persons_of(held, study), weights_of(held, study), cut, x))
+
+
 def _scores(mine: Model, answers: HeldOutAnswers) -> dict[str, SummaryScore]:
     """The study's own metrics, and of classes how far the risks themselves are off."""
     study, (y, p, persons, weights, thresholds, _) = mine.study, answers
     metrics = tuple(dict.fromkeys((*study.metrics, *(("brier",) if study.target.levels else ()))))
     baseline = constant_scores(study, metrics, y, weights)
-    intervals = score_intervals(metrics, y, p, thresholds, persons, weights)
+    draws = TIME_DRAWS if study.target.kind == "time" else DRAWS
+    intervals = score_intervals(metrics, y, p, thresholds, persons, weights, draws=draws)
     return {metric: SummaryScore(*score, baseline[metric]) for metric, score in intervals.items()}
 
 

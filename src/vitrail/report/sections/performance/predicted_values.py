@@ -4,6 +4,8 @@ since between machines nothing of the kind leaves a site."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup
@@ -38,8 +40,7 @@ def contents(page: Page) -> Contents:
     groups, target = groups_of(run), run.study.target
     order = [site for site in worst_first(page) if site in groups]
     drawn = order[:PANELS]
-    ends = [v for site in drawn for v in (*groups[site].expected, *limits(groups[site])[0], *limits(groups[site])[1])]
-    low, high = axes.domain(ends)
+    low, high = domain([groups[site] for site in drawn])
     return {
         "figure": svg.panels(
             [svg.tag("h3", marked(site, page.few)), figure(site, groups[site], low, high, target.unit)]
@@ -50,6 +51,11 @@ def contents(page: Page) -> Contents:
         "fewest": FEWEST,
         "more": len(order) - len(drawn),
     }
+
+
+def domain(groups: Sequence[ValueGroups]) -> tuple[float, float]:
+    """Of both axes: all that is drawn of these sites."""
+    return axes.domain(v for of_site in groups for v in (*of_site.expected, *chain(*limits(of_site))))
 
 
 def limits(groups: ValueGroups) -> tuple[list[float], list[float]]:

@@ -16,6 +16,7 @@ from markupsafe import Markup
 from vitrail.analysis.calibration import wilson
 from vitrail.core.text import number, percent
 from vitrail.metrics.calibration import RiskCounts
+from vitrail.metrics.holdout_summary import HoldOutSummary
 from vitrail.metrics.roc import Confusion, confusion_at, roc_area, roc_points
 from vitrail.report.charts import svg
 from vitrail.report.charts.curves import Curves, Guide, Panel, Series, curves
@@ -24,6 +25,7 @@ from vitrail.report.sections.section import Contents, Section, run_of
 from vitrail.report.text import Interval, marked, spoken
 from vitrail.runs.result import Run
 from vitrail.runs.site.holdout import summaries_of
+from vitrail.study.model import Study
 
 if TYPE_CHECKING:
     from vitrail.report.pages.run import Page
@@ -65,14 +67,13 @@ def matrices(run: Run) -> dict[str, tuple[tuple[int, ...], ...]]:
     return {site: s.confusion for site, s in summaries_of(run).items() if s.confusion}
 
 
-def own_cuts(run: Run) -> dict[str, Confusion]:
-    """Of two classes, by site: hits and mistakes at its own threshold; where persons are named, so many persons."""
-    out = {}
-    for site, ((rests, alarms), (misses, hits)) in matrices(run).items():
-        summary = summaries_of(run)[site]
-        each = summary.risks.total / summary.rows if summary.risks else 1.0
-        out[site] = Confusion(*(each * rows for rows in (hits, misses, alarms, rests)))
-    return out
+def own_cut(summary: HoldOutSummary) -> Confusion | None:
+    """Of two classes: hits and mistakes at the site's own threshold; where persons are named, so many persons."""
+    if not summary.confusion or len(summary.confusion) != 2:
+        return None
+    (rests, alarms), (misses, hits) = summary.confusion
+    each = summary.risks.total / summary.rows if summary.risks else 1.0
+    return Confusion(*(each * rows for rows in (hits, misses, alarms, rests)))
 
 
 def has_tables(page: Page) -> bool:
@@ -85,7 +86,9 @@ def has_tables(page: Page) -> bool:
 def contents(page: Page) -> Contents:
     run = run_of(page)
     levels, counts, told = run.study.target.levels, fine_counts(run), run.study.bedside.tell
-    own = own_cuts(run) if counts and not told else {}
+    own = {}
+    if counts and not told:
+        own = {site: cut for site, s in summaries_of(run).items() if (cut := own_cut(s))}
     areas = {site: area_of(run, site, of_site) for site, of_site in counts.items()}
     order = sorted(counts, key=lambda site: areas[site].value if math.isfinite(areas[site].value) else 2)
     drawn = [site for site in order if math.isfinite(areas[site].value)][:PANELS]
@@ -94,7 +97,7 @@ def contents(page: Page) -> Contents:
         "levels": levels,
         "figure": svg.panels(roc_entry(site, counts[site], own.get(site), areas[site], page.few) for site in drawn),
         "tables": threshold_tables(order[:TABLE_ROWS], counts, own),
-        "start": start_of(run),
+        "start": start_of(run.study, bool(own)),
         "matrices": [] if counts else [(site, cells, right_share(cells)) for site, cells in matrices(run).items()],
         "heads": [("class", ""), *((level, "") for level in levels)],
         "simulated": not told,
@@ -104,7 +107,10 @@ def contents(page: Page) -> Contents:
 
 def area_of(run: Run, site: str, counts: RiskCounts) -> Interval:
     """As the tables of scores have it, where they do; else of the counts."""
-    summary = None if run.study.bedside.tell else summaries_of(run).get(site)
+    return summary_area(None if run.study.bedside.tell else summaries_of(run).get(site), counts)
+
+
+def summary_area(summary: HoldOutSummary | None, counts: RiskCounts) -> Interval:
     if summary and "auc" in summary.scores:
         return Interval(*summary.scores["auc"][:3])
     return Interval(*roc_area(counts))
@@ -176,11 +182,11 @@ def confusion_row(site: str, cut: Confusion | None) -> ConfusionRow:
     return ConfusionRow(site, cut, [share_words(of) for of in shares])
 
 
-def start_of(run: Run) -> str:
-    """The name of the table that is shown first."""
-    if run.study.target.threshold is not None:
-        return f"{round(20 * run.study.target.threshold) * 5} %"
-    return OWN if not run.study.bedside.tell else "50 %"
+def start_of(study: Study, own: bool) -> str:
+    """The name of the table that is shown first; `own`: whether the sites' own thresholds are known."""
+    if study.target.threshold is not None:
+        return f"{round(20 * study.target.threshold) * 5} %"
+    return OWN if own else "50 %"
 
 
 def right_share(cells: Sequence[Sequence[int]]) -> str:

@@ -69,9 +69,9 @@ def contents(page: Page) -> Contents:
     }
 
 
-def answer(verdicts: Sequence[Mapping[str, Any]]) -> Markup:
+def answer(verdicts: Sequence[Mapping[Any, Any]]) -> Markup:
     """How many sites got which answer, and who."""
-    parts = []
+    parts: list[Markup] = []
     for verdict, words in ANSWERED.items():
         if sites := [name(v["site"]) for v in verdicts if v["verdict"] == verdict]:
             parts.append(
@@ -80,7 +80,7 @@ def answer(verdicts: Sequence[Mapping[str, Any]]) -> Markup:
     return Markup("{}.").format(Markup("; ").join(parts))
 
 
-def next_steps(page: Page, verdicts: Sequence[Mapping[str, Any]]) -> list[Markup]:
+def next_steps(page: Page, verdicts: Sequence[Mapping[Any, Any]]) -> list[Markup]:
     """What to do with the answers; at most two steps."""
     sites = {kind: [name(v["site"]) for v in verdicts if v["verdict"] == kind] for kind in ANSWERS}
     out = []
@@ -100,7 +100,7 @@ def next_steps(page: Page, verdicts: Sequence[Mapping[str, Any]]) -> list[Markup
     return out[:2]
 
 
-def brier_figure(verdicts: Sequence[Mapping[str, Any]], few: Container[str]) -> Markup:
+def brier_figure(verdicts: Sequence[Mapping[Any, Any]], few: Container[str]) -> Markup:
     """The Brier score of each site's risks alone and together, beside the baseline's; nothing where none is known."""
     rows = [row for v in verdicts if (row := _brier_row(v, FEW_MARK if v["site"] in few else ""))]
     if not rows:
@@ -112,7 +112,7 @@ def brier_figure(verdicts: Sequence[Mapping[str, Any]], few: Container[str]) -> 
     return svg.twice(lambda width: interval_rows(figure, width))
 
 
-def _brier_row(verdict: Mapping[str, Any], sign: str) -> IntervalRow | None:
+def _brier_row(verdict: Mapping[Any, Any], sign: str) -> IntervalRow | None:
     values = [verdict.get(f"brier_{k}", math.nan) for k in ("same", "alone", "joined")]
     if not all(map(math.isfinite, values)):
         return None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from markupsafe import Markup
 
-from vitrail.analysis.calibration import is_off, observed_expected
+from vitrail.analysis.calibration import LEVEL, counts_test, observed_expected
 from vitrail.core.text import number
 from vitrail.metrics.score_intervals import interval_of_counts
 from vitrail.metrics.skill import no_better
@@ -158,36 +158,42 @@ def bad_risks(page: Page, method: str, site: str) -> list[str]:
 
 
 def risks_off(page: Page, site: str) -> str:
-    """In which direction the risks of the event are off, beyond chance; "" where there is no sign of it."""
-    counts = risk_counts_of(page.run).get(site) if page.run else None
-    if counts is None or not is_off(counts):
+    """In which direction the risks of the event are off; "" where there is no sign of it. All sites are looked at: the
+    level is shared among them, so that of federations whose risks come true 1 in 20 has such a site."""
+    every = risk_counts_of(page.run) if page.run else {}
+    counts = every.get(site)
+    if counts is None or counts_test(counts) >= LEVEL / len(every):
         return ""
     ratio = observed_expected(counts)
     return "too high" if ratio.high < 1 else "too low" if ratio.low > 1 else "off"
 
 
 def answer(page: Page, statuses: Sequence[SiteStatus], method: str) -> Markup:
-    """What was found, and which site needs attention, in two sentences."""
-    title, many = page.titles[method], len(statuses)
-    clear = sum(s.kind == GAIN for s in statuses)
-    beaten = sum(s.cause not in (WORSE, NO_BETTER) and _beats(s, page.table.lower) for s in statuses)
+    """What was found, and which site is served worst."""
     if not was_trained(page):
         return Markup("Nothing was trained: these are the scores of the model that every site started from.")
-    if not any(math.isfinite(s.baseline) for s in statuses):
-        return Markup("{} is scored at {} sites; there is no baseline to compare with.").format(title, many)
+    title, many = name(page.titles[method]), len(statuses)
     if many == 1:
-        text = Markup("{} at {}: {}.").format(name(title), name(statuses[0].site), statuses[0].words)
-    else:
-        where = f"all {many}" if beaten == many else f"{beaten or 'none'} of {many}"
-        sure = "" if clear == beaten else f", and without a reservation at {clear or 'none'}"
-        text = Markup("{} beats the baseline at {} sites{}.").format(name(title), where, sure)
-    if many > 1 and (worst := page.table.worsts[page.table.methods.index(method)][0]) is not None:
-        of_worst = next(s for s in statuses if s.site == worst)
-        baseline = f"; baseline {number(of_worst.baseline)}" if math.isfinite(of_worst.baseline) else ""
-        score = spoken(of_worst.score).removesuffix(")")
-        score += f"{baseline})" if of_worst.score.known else f" ({baseline[2:]})" * bool(baseline)
-        text += Markup(" {} is served worst: {} in {}.").format(opening(worst), score, metric_name(page.metric))
-    return text
+        return Markup("{} at {}: {}.").format(title, name(statuses[0].site), statuses[0].words)
+    clear = sum(s.kind == GAIN for s in statuses)
+    beaten = sum(s.cause not in (WORSE, NO_BETTER) and _beats(s, page.table.lower) for s in statuses)
+    where = f"all {many}" if beaten == many else f"{beaten or 'none'} of {many}"
+    sure = "" if clear == beaten else f", and without a reservation at {clear or 'none'}"
+    text = Markup("{} beats the baseline at {} sites{}.").format(title, where, sure)
+    if not any(math.isfinite(s.baseline) for s in statuses):
+        text = Markup("{} is scored at {} sites, without a baseline to compare with.").format(title, many)
+    worst = page.table.worsts[page.table.methods.index(method)][0]
+    of_worst = next((s for s in statuses if s.site == worst), None)
+    return text if of_worst is None else text + _worst_words(of_worst, page.metric)
+
+
+def _worst_words(worst: SiteStatus, metric: str) -> Markup:
+    """Its score with interval and baseline in one bracket."""
+    baseline = f"baseline {number(worst.baseline)}" if math.isfinite(worst.baseline) else ""
+    score = spoken(worst.score)
+    if baseline:
+        score = f"{score.removesuffix(')')}; {baseline})" if worst.score.known else f"{score} ({baseline})"
+    return Markup(" {} is served worst: {} in {}.").format(opening(worst.site), score, metric_name(metric))
 
 
 def _beats(status: SiteStatus, lower: bool) -> bool:
