@@ -70,28 +70,25 @@ def draw_persons(persons: NDArray[np.int64], draws: int, seed: int) -> tuple[NDA
     return at, real
 
 
-def interval_of_counts(metric: str, value: float, rows: float, rare: float, step: float = 0.0) -> ScoreInterval:
-    """Of a score without its rows: of so many, so many of them of the rarer of two classes. Where the score left its
-    site as a count that was rounded, up or down by chance, to a multiple of `step` patients, the interval is wider by
-    the mean variance of that. NaN where no such interval is known.
+def interval_of_counts(metric: str, value: float, rows: float, rare: float, more: float = 0.0) -> ScoreInterval:
+    """Of a score without its rows: of so many, so many of them of the rarer of two classes. `more`: a variance beside
+    that of the rows, as of rounding. NaN where no such interval is known.
 
     accuracy            binomial         balanced accuracy   of both recalls, each taken to be the score
     area under the ROC  Hanley and McNeil (1982)
     """
-    parts: list[tuple[float, float]]  # variance, and of how many patients the score is a count
     common = rows - rare
     if not 0 <= value <= 1 or rows <= 0:
         return ScoreInterval(value, np.nan, np.nan)
     if metric == "accuracy":
-        parts = [(value * (1 - value) / rows, rows)]
+        variance = value * (1 - value) / rows
     elif metric == "balanced_accuracy" and min(rare, common) > 0:
-        parts = [(value * (1 - value) / (4 * many), 2 * many) for many in (rare, common)]
+        variance = value * (1 - value) / 4 * (1 / rare + 1 / common)
     elif metric == "auc" and min(rare, common) > 0:
         one, two = value / (2 - value), 2 * value**2 / (1 + value)
         spread = (rare - 1) * (one - value**2) + (common - 1) * (two - value**2) + value * (1 - value)
-        parts = [(spread / (rare * common), rare)]
+        variance = spread / (rare * common)
     else:
         return ScoreInterval(value, np.nan, np.nan)
-    error = float(np.sqrt(sum(variance + (step / many) ** 2 / 6 for variance, many in parts)))
-    error = max(error, 1.5 / rows)  # all right, or all wrong: one more could have been otherwise
+    error = max(float(np.sqrt(variance + more)), 1.5 / rows)  # where all are right one more could have been otherwise
     return ScoreInterval(value, max(0.0, value - Z * error), min(1.0, value + Z * error))

@@ -28,7 +28,7 @@ ELEMENTS = """html head meta title style body a header main footer section p h1 
 span code div table thead tbody tfoot tr th td figure figcaption details summary dl dt dd svg desc text line
 path circle g fieldset legend input label"""
 ATTRIBUTES = """lang charset http-equiv content name class id href aria-labelledby aria-hidden role tabindex
-scope colspan open viewbox x y x1 y1 x2 y2 cx cy r d text-anchor data-figure data-title data-note type name for checked"""
+scope colspan open viewbox x y x1 y1 x2 y2 cx cy r d text-anchor data-figure data-title data-note type for checked"""
 OURS = f"<script>{(files('vitrail.report') / 'templates' / 'page.js').read_text('utf-8')}</script>"
 
 

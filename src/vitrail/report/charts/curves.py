@@ -168,7 +168,7 @@ def _lines(series: Sequence[Series], x: AxisScale, y: AxisScale) -> list[Markup]
     """Bands first, then the lines, the strong ones on top, each with its label in the margin."""
     finite = [(s, [i for i, v in enumerate(s.y) if math.isfinite(v)]) for s in series]
     shown = [(s, at) for s, at in finite if at]
-    most = max(40, POINTS // max(len(shown), 1))
+    most = max(40, POINTS // max(sum(len(at) > 1 for _, at in shown), 1))
     labelled = [i for i, (s, _) in enumerate(shown) if s.label]
     wanted = [y(shown[i][0].y[shown[i][1][-1]]) for i in labelled]
     places = dict(zip(labelled, axes.place_labels(wanted, 13, y.end, y.start), strict=True))

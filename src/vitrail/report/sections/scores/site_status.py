@@ -13,7 +13,7 @@ from vitrail.analysis.calibration import LEVEL, counts_test, observed_expected
 from vitrail.core.text import number
 from vitrail.metrics.score_intervals import interval_of_counts
 from vitrail.metrics.skill import no_better
-from vitrail.privacy.score_rounding import TEN
+from vitrail.privacy.score_rounding import OF_HITS, can_leave, rounding_variance
 from vitrail.quality.screening.result import LABEL
 from vitrail.report.charts import axes, svg
 from vitrail.report.charts.interval_rows import Head, IntervalRow, IntervalRows, Label, Mark, Shape, interval_rows
@@ -128,8 +128,11 @@ def score_interval(page: Page, table: ScoreTable, method: str, site: str) -> Int
     rows = next(r for r in page.sites.to_dict("records") if r["site"] == site)
     rare = rows.get("test_rarest", math.nan)
     rare = float(rare) if page.classes and len(page.run.study.target.levels) == 2 else math.nan
-    told = interval_of_counts(table.metric, cell.value, float(rows["test_rows"]), rare, TEN * page.rounded)
-    return Interval(*told)
+    more = 0.0
+    if page.rounded and rare == rare:
+        own = [m for m in page.run.study.metrics if can_leave(m) and m not in OF_HITS]
+        more = rounding_variance(table.metric, float(rows["test_rows"]), rare, len(own) or 1)
+    return Interval(*interval_of_counts(table.metric, cell.value, float(rows["test_rows"]), rare, more))
 
 
 def wrong_columns(page: Page) -> dict[str, list[str]]:
