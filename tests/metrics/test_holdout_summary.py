@@ -24,7 +24,7 @@ from vitrail.metrics.survival import by_risk, curves_by_risk
 
 
 def answers(y: np.ndarray, p: np.ndarray, thresholds: np.ndarray | None = None) -> HeldOutAnswers:
-    return HeldOutAnswers(y, p, None, None, thresholds, np.empty((0, 0)))
+    return HeldOutAnswers(y, p, None, None, thresholds, np.empty((0, 0)), lambda x: x)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ tells others is the study's matter ([bedside]), and is less.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,7 +37,8 @@ class HeldOutAnswers(NamedTuple):
     persons: NDArray[np.int64] | None  # [row]: whose each is
     weights: Floats | None  # [row]: for how many each stands
     thresholds: Floats | None  # [class]
-    x: NDArray[Any]  # [row, column]: some of the rows as the network takes them
+    x: NDArray[Any]  # [row, column]: some of the rows as the network takes them; none of pictures
+    predict: Callable[[NDArray[Any]], Floats]  # [row, column] -> [row, class] or [row, 1], as `p`
 
 
 class SummaryScore(NamedTuple):

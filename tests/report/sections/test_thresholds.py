@@ -96,13 +96,13 @@ def test_each_table_counts_the_hold_out_rows_at_its_threshold(run: vt.Run) -> No
 def test_one_table_is_chosen_and_the_page_needs_no_script_for_it(run: vt.Run) -> None:
     html = section(run)
     assert html.count("<input ") == 1 + len(THRESHOLDS) == html.count('class="option"')
-    assert html.count(" checked>") == 1
-    assert f'checked>\n<label for="th-1">{OWN}</label>' in html
+    assert html.count('checked="checked"') == 1
+    assert f'checked="checked" />\n<label for="th-1">{OWN}</label>' in html
     ids = re.findall(r'<input [^>]*id="([^"]+)"', html)
     assert re.findall(r'<label for="([^"]+)"', html) == ids
     stated = vt.federate(study_of(target={"column": "sick", "classes": [0, 1], "positive": 1, "threshold": 0.3}),
                          {"north": table(300, 1)}, "fedavg")  # fmt: skip
-    assert 'checked>\n<label for="th-7">30 %</label>' in section(stated)
+    assert 'checked="checked" />\n<label for="th-7">30 %</label>' in section(stated)
 
 
 def test_a_simulation_says_what_a_study_between_machines_would_not_have(run: vt.Run, told: vt.Run) -> None:

@@ -71,7 +71,7 @@ def contents_of(run: Run) -> Contents:
     return {
         "event": event_words(target.levels),
         "two": two,
-        "calibration": side_by_side((s, calibration_figure(s, counts[s])) for s in drawn),
+        "calibration": side_by_side((s, calibration_figure(s, counts[s], run.study.unit_word)) for s in drawn),
         "benefit": side_by_side((s, benefit_figure(s, benefits[s])) for s in drawn) if two else "",
         "rows": [bedside_row(site, counts[site], benefits[site] if two else None) for site in order],
         "off": [site for site in order if is_off(counts[site])],
@@ -108,12 +108,12 @@ def useful_words(benefit: Benefit) -> str:
     return f"{low} %" if low == high else f"{low} to {high} %"
 
 
-def calibration_figure(site: str, counts: RiskCounts) -> Markup:
+def calibration_figure(site: str, counts: RiskCounts, word: str = "case") -> Markup:
     """What came over what was said; on the diagonal both are the same."""
     rates = [wilson(float(e), float(n)) for e, n in zip(counts.events, counts.rows, strict=True)]
     risks = [float(v) for v in counts.expected / counts.rows]
     tips = [
-        f"{site}: {n:.0f} rows, predicted {100 * risk:.0f} %, observed {100 * rate.value:.0f} % "
+        f"{site}: {n:.0f} {word}s, predicted {100 * risk:.0f} %, observed {100 * rate.value:.0f} % "
         f"({100 * rate.low:.0f} to {100 * rate.high:.0f} %)"
         for n, risk, rate in zip(counts.rows, risks, rates, strict=True)
     ]
@@ -136,7 +136,7 @@ def calibration_figure(site: str, counts: RiskCounts) -> Markup:
 def benefit_figure(site: str, benefit: Benefit) -> Markup:
     """Net benefit of acting by the model, on all, on none."""
     if not len(benefit.at):
-        return svg.tag("p", "Too few rows to cut by risk.", class_="foot")
+        return svg.tag("p", "Too few cases to cut by risk.", class_="foot")
     share = float(benefit.all[0] * (1 - benefit.at[0]) + benefit.at[0])  # at 0 all who have it are gained
     most = max(float(benefit.high.max()), share, 0.02)
     least = max(-most, min(float(benefit.low.min()), -most / 4))

@@ -81,7 +81,7 @@ Groups = dict[str, Curve]
 def has_groups(run: Run) -> bool:
     """Whether at some site there are enough rows."""
     told = run.history[run.history.split == RISK]["value"].notna().any()
-    return bool(told) or any(summary.curves for summary in summaries_of(run).values())
+    return bool(told) or any(map(exact_groups, summaries_of(run).values()))
 
 
 def contents(page: Page) -> Contents:

@@ -48,11 +48,14 @@ def _figures(site: str, study: Study, summary: HoldOutSummary) -> Contents:
         if summary.groups is None:
             return {}
         low, high = predicted_values.domain([summary.groups])
-        figure = predicted_values.figure(site, summary.groups, low, high, target.unit)
+        figure = predicted_values.figure(site, summary.groups, low, high, study)
         return {"groups": svg.panels([[figure]])}
     out: Contents = {}
     if (counts := coarse_counts(summary)) is not None:
-        out |= {"calibration": svg.panels([[calibration_figure(site, counts)]]), "judged": judge(counts)}
+        out |= {
+            "calibration": svg.panels([[calibration_figure(site, counts, study.unit_word)]]),
+            "judged": judge(counts),
+        }
     if summary.risks is not None and len(target.levels) == 2:
         cut = own_cut(summary)
         own = {site: cut} if cut else {}

@@ -20,6 +20,7 @@ from vitrail.report.sections.section import Contents, Section, run_of
 from vitrail.report.text import marked
 from vitrail.runs.result import Run
 from vitrail.runs.site.holdout import summaries_of
+from vitrail.study.model import Study
 
 if TYPE_CHECKING:
     from vitrail.report.pages.run import Page
@@ -43,8 +44,7 @@ def contents(page: Page) -> Contents:
     low, high = domain([groups[site] for site in drawn])
     return {
         "figure": svg.panels(
-            [svg.tag("h3", marked(site, page.few)), figure(site, groups[site], low, high, target.unit)]
-            for site in drawn
+            [svg.tag("h3", marked(site, page.few)), figure(site, groups[site], low, high, run.study)] for site in drawn
         ),
         "target": target.column,
         "unit": target.unit,
@@ -65,15 +65,15 @@ def limits(groups: ValueGroups) -> tuple[list[float], list[float]]:
     return [m - s for m, s in zip(means, spread, strict=True)], [m + s for m, s in zip(means, spread, strict=True)]
 
 
-def figure(site: str, groups: ValueGroups, low: float, high: float, unit: str) -> Markup:
-    digits = decimals(max(abs(low), abs(high)))
+def figure(site: str, groups: ValueGroups, low: float, high: float, study: Study) -> Markup:
+    digits, word = decimals(max(abs(low), abs(high))), study.row_word
     tips = [
-        f"{site}, {rows:.0f} rows: predicted {number(p, digits)}, true {number(y, digits)} ± {number(s, digits)}"
+        f"{site}, {rows:.0f} {word}s: predicted {number(p, digits)}, true {number(y, digits)} ± {number(s, digits)}"
         for rows, p, y, s in zip(*(values.tolist() for values in groups), strict=True)
     ]
     points = Series(site, "", "series", groups.expected.tolist(), groups.observed.tolist(), band=limits(groups),
                     shape="points", tips=tips)  # fmt: skip
-    unit_words = f" ({unit})" if unit else ""
+    unit_words = f" ({study.target.unit})" if study.target.unit else ""
     ticks = axes.tick_labels(low, high, 4)
     guide = Guide([(low, low), (high, high)], "zero", "as predicted")
     panel = Panel(f"true{unit_words}, mean of the group", [points], low, high, guides=[guide], ticks=ticks)

@@ -35,6 +35,7 @@ TABLE_ROWS = 40  # sites in each table
 THRESHOLDS = tuple(k / 20 for k in range(1, 20))  # 5 to 95 %
 CLASSES = 12  # of more, no table says anything
 OWN = "each site’s own"
+READ = ("own", "r25", "r50", "r75")  # the points that are told to who listens
 SharesOf = Sequence[tuple[float, float]]
 
 
@@ -79,8 +80,8 @@ def own_cut(summary: HoldOutSummary) -> Confusion | None:
 def has_tables(page: Page) -> bool:
     if (run := page.run) is None:
         return False
-    many = 2 < len(run.study.target.levels) <= CLASSES
-    return bool(fine_counts(run)) or (many and bool(matrices(run)))
+    cut = any(len(counts.low) > 1 for counts in fine_counts(run).values())
+    return cut or (2 < len(run.study.target.levels) <= CLASSES and bool(matrices(run)))
 
 
 def contents(page: Page) -> Contents:
@@ -136,7 +137,7 @@ def roc_figure(site: str, counts: RiskCounts, own: Confusion | None = None) -> M
     ]
     guide = Guide([(0.0, 0.0), (1.0, 1.0)], "zero")
     panel = Panel("sensitivity", [curve, *points], 0.0, 1.0, guides=[guide], ticks=PERCENT)
-    text = "; ".join(point.tips[0] for point in points) + "."
+    text = "; ".join(point.tips[0] for point in points if point.kind.removeprefix("at ") in READ) + "."
     figure = Curves(f"ROC curve at {site}", text, [panel], "1 − specificity", 0.0, 1.0, PERCENT, square=True)
     return curves(figure, svg.PANEL)
 
