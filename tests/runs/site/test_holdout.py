@@ -8,12 +8,10 @@ import re
 from html import unescape
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
 import pytest
 
 import vitrail as vt
-from tests.support.survival import made, study_of
+from tests.support.report.holdout_runs import TABLES, small_run
 from vitrail.metrics.holdout_summary import FeatureEffect
 from vitrail.report.pages.builder import page_of
 from vitrail.report.pages.run import render
@@ -23,27 +21,9 @@ from vitrail.runs.site.holdout import summaries_of
 from vitrail.runs.site.inspection import look_behind
 
 
-def number_table(rows: int, seed: int) -> pd.DataFrame:
-    rng = np.random.default_rng(seed)
-    x, ward = rng.normal(size=(rows, 2)), rng.choice(["a", "b", "c"], rows)
-    y = 130 + 9 * x[:, 0] - 6 * x[:, 1] + 5 * (ward == "b") + rng.normal(size=rows) * 5
-    return pd.DataFrame({"age": x[:, 0], "dose": x[:, 1], "ward": ward, "pressure": y.round(1)})
-
-
-TABLES = {
-    "number": {"north": number_table(200, 1), "va": number_table(120, 2)},
-    "time": {"north": made(240, 1), "va": made(150, 2)},
-}
-TABLES["classes"] = {n: t.assign(pressure=(t.pressure > 130).astype(int)) for n, t in TABLES["number"].items()}
-
-
 @pytest.fixture(scope="module", params=list(TABLES))
 def run(request: pytest.FixtureRequest) -> vt.Run:
-    tables = TABLES[request.param]
-    if request.param == "time":
-        return vt.federate(study_of(), tables, "fedavg")
-    study = vt.Study.infer(tables, target="pressure")
-    return vt.federate(study.with_changes(training={"rounds": 10}, screen={"ask": False}), tables, "fedavg")
+    return small_run(request.param)
 
 
 def plain(run: vt.Run) -> str:
@@ -97,9 +77,7 @@ def test_of_other_rows_the_private_page_says_nothing(run: vt.Run) -> None:
 
 
 def test_groups_that_are_drawn_are_those_of_the_rows() -> None:
-    tables = TABLES["number"]
-    study = vt.Study.infer(tables, target="pressure").with_changes(training={"rounds": 10}, screen={"ask": False})
-    run = vt.federate(study, tables, "fedavg")
+    run = small_run("number")
     shown = predicted_values.contents(page_of(run))
     panel = str(shown["figure"]).partition("What was true at va")[2].partition("</svg>")[0]
     ticks = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" class="tick" text-anchor="(end|middle)">(\d+)<', panel)
@@ -120,9 +98,7 @@ def test_groups_that_are_drawn_are_those_of_the_rows() -> None:
 
 
 def test_dots_of_effects_are_the_changes_and_words_their_direction() -> None:
-    tables = TABLES["number"]
-    study = vt.Study.infer(tables, target="pressure").with_changes(training={"rounds": 20}, screen={"ask": False})
-    run = vt.federate(study, tables, "fedavg")
+    run = small_run("number", 20)
     shown = effects.contents(page_of(run))
     figure = str(shown["figure"]).partition('class="plot wide"')[2].partition("</svg>")[0]
     rows = {row.feature: row for row in effects.effect_rows(run)}

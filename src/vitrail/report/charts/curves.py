@@ -116,7 +116,8 @@ def _scale(figure: Curves, width: int) -> AxisScale:
     names = [28 + 7 * len(count.name) for count in figure.counts]
     left = max([12 + 6.8 * max(map(len, numbers), default=0), *names])
     label = max((len(s.label) for panel in figure.panels for s in panel.series), default=0)
-    return AxisScale(figure.low, figure.high, left, width - (22 + 6.6 * label if label else 14))
+    last = figure.ticks[-1][1] if figure.ticks else ""
+    return AxisScale(figure.low, figure.high, left, width - (22 + 6.6 * label if label else max(14, 4 * len(last))))
 
 
 def _ticks(panel: Panel) -> axes.Ticks:

@@ -23,7 +23,7 @@ Anchor = Literal["start", "middle", "end"]
 Shape = Literal["dot", "struck", "diamond", "tick", "block"]
 Head = tuple[float, str, Anchor]  # words above the plot at a value
 NOTHING = Interval(math.nan)
-LETTER_OF = {"answer": 7.4}  # pixels of a letter of bold words
+BOLD = ((" il.,:;'|!’", 4.6), ("rtfj-", 6.6), ("mwMW%", 13.4))  # pixels of letters that are not as wide as others
 LINES = 34  # letters of a line of words at the right
 
 
@@ -124,7 +124,7 @@ def _places(figure: IntervalRows, width: int) -> _Places:
     left, right = (6.0 if above else room), width - (6.0 if above else 14.0)
     if not above and (labels := [row.right for row in rows if row.right]):
         columns = list(zip(*labels, strict=False))
-        right = width - sum(22 + max(LETTER_OF.get(of.kind, 6.4) * _longest(of.words) for of in c) for c in columns)
+        right = width - sum(22 + max(_wide(label) for label in column) for column in columns)
     edge = right
     for row in rows:  # room for the words beside the outermost mark
         if row.beside and row.beside.anchor == "end":
@@ -136,9 +136,11 @@ def _places(figure: IntervalRows, width: int) -> _Places:
     return _Places(axes.AxisScale(figure.low, figure.high, left, right), top, step, above, names, edge, width)
 
 
-def _longest(words: str) -> int:
-    """Letters of the longest line, as `_right` breaks them."""
-    return max(map(len, _lines(words)), default=0)
+def _wide(label: Label) -> float:
+    """Pixels of the longest line, as `_right` breaks them; answers are bold."""
+    if label.kind != "answer":
+        return 6.4 * max(map(len, _lines(label.words)))
+    return max(sum(next((w for letters, w in BOLD if c in letters), 9.2) for c in line) for line in _lines(label.words))
 
 
 def _lines(words: str) -> list[str]:
