@@ -107,7 +107,7 @@ def texts_of(name: str, method: str, folder: Path) -> str:
     agreed = Agreement.of(study, 1, len(sites))
     run = vt.federate(study, sites, seed=1, out=folder / "run")
     files = sorted(str(p.relative_to(folder / "run")) for p in (folder / "run").rglob("*") if p.is_file())
-    page = " ".join(re.sub(r"<(script|style)[\s\S]*?</\1>|<[^>]+>", " ", render(page_of(run))).split())
+    page = " ".join(re.sub(r"<(script|style|fieldset)[\s\S]*?</\1>|<[^>]+>", " ", render(page_of(run))).split())
     own = {n: Site(n, f, agreed, folder / n, True, prove(n, list(sites), folder / n)) for n, f in sites.items()}
     way = Watched(own)
     kept = Folder(folder / "far", resume=False, about=".lock")

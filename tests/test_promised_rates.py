@@ -31,11 +31,17 @@ from vitrail.analysis.shortcuts import detector
 from vitrail.core.facts import ALONE_LEFT_OUT, ERROR_LEFT_OUT, LEFT_OUT
 from vitrail.data.drafting.leaks import find_leaks
 from vitrail.data.readers.tables import clean
-from vitrail.metrics.calibration import EDGES, counted, merged
-from vitrail.metrics.survival import GROUPS, by_risk, in_intervals, limits, thirds
+from vitrail.metrics.calibration import EDGES, RiskCounts, counted, merged
+from vitrail.metrics.holdout_summary import PER_CENT
+from vitrail.metrics.roc import roc_area
+from vitrail.metrics.score_intervals import interval_of_counts
+from vitrail.metrics.scores import score
+from vitrail.metrics.survival import GROUPS, by_risk, in_intervals, kaplan_meier, limits, thirds
+from vitrail.privacy.score_rounding import of_hits, rounded, rounding_variance
 from vitrail.quality.checks.missing_by_class import depends_on_class
 from vitrail.quality.screening import screen
 from vitrail.report.sections import protection
+from vitrail.report.sections.scores import site_status
 from vitrail.report.sections.survival_by_risk import MORE, Curve, compare_groups
 from vitrail.runs.site.card import _scores
 from vitrail.runs.site.local_model import rests_on
@@ -367,3 +373,67 @@ def test_scores_of_a_card_and_of_guests_lie_in_their_intervals_in_95_of_100() ->
         held += [low <= truth <= high for (low, high), truth in zip(ends, (0.7, 0.7, 0.05), strict=True)]
     for hits in held:
         assert_rate(hits, 300, 0.92, 0.97)
+
+
+def rows_by_risk(rng: np.random.Generator, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """The event, and a risk that tells something of it; a third of the rows are alike."""
+    event = rng.random(rows) < 0.4
+    return event, 1 / (1 + np.exp(-(1.2 * event + rng.normal(size=rows) - 0.6)))
+
+
+def test_the_area_under_a_roc_curve_lies_in_its_interval_in_95_of_100() -> None:
+    rng, held = np.random.default_rng(30), 0
+    event, risk = rows_by_risk(rng, 200_000)
+    truth = score(("auc",), event.astype(np.int64), np.stack([1 - risk, risk], 1))["auc"]
+    for _ in range(1500):
+        event, risk = rows_by_risk(rng, 120)
+        _, low, high = roc_area(counted(risk, event, PER_CENT))
+        held += low <= truth <= high
+    assert_rate(held, 1500, 0.94, 0.965)
+
+
+@pytest.mark.parametrize("rounding", [False, True])
+@pytest.mark.parametrize("metric", ["accuracy", "balanced_accuracy", "auc"])
+def test_a_score_told_without_its_rows_lies_in_its_interval_in_95_of_100(metric: str, rounding: bool) -> None:
+    """Also where it left its site as counts of patients that were rounded; balanced accuracy is never less sure than
+    is said."""
+    rng, held = np.random.default_rng(31), 0
+    event, risk = rows_by_risk(rng, 200_000)
+    (truth,) = score((metric,), event.astype(np.int64), np.stack([1 - risk, risk], 1)).values()
+    for _ in range(1000):
+        event, risk = rows_by_risk(rng, 200)
+        y, p = event.astype(np.int64), np.stack([1 - risk, risk], 1)
+        (value,) = score((metric,), y, p).values()
+        true, more = np.bincount(y, minlength=2).astype(float), 0.0
+        if rounding:
+            more = rounding_variance(metric, 200.0, true.min())
+            hits = [float((p[y == k].argmax(1) == k).sum()) for k in (0, 1)]
+            sums = of_hits(np.array([rounded(n, 200, rng.random()) for n in hits]), true)
+            value = sums.get(metric, rounded(value * true.min(), true.min(), rng.random()) / true.min())
+        told = interval_of_counts(metric, min(1.0, value), 200.0, true.min(), more)
+        held += told.low <= truth <= told.high
+    assert_rate(held, 1000, 0.94, 0.98)
+
+
+def test_of_federations_whose_risks_come_true_1_in_20_at_most_has_a_site_whose_risks_are_called_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng, named = np.random.default_rng(32), 0
+    risk, rows = np.array([0.1, 0.2, 0.35, 0.5, 0.65, 0.85]), np.full(6, 25.0)
+    shown: Any = SimpleNamespace(run=object())
+    for _ in range(1000):
+        told = {f"s{k}": RiskCounts(risk, rows, rng.binomial(25, risk).astype(float), rows * risk) for k in range(8)}
+        monkeypatch.setattr(site_status, "risk_counts_of", lambda run, told=told: told)
+        named += any(site_status.risks_off(shown, site) for site in told)
+    assert_rate(named, 1000, 0.03, 0.05)
+
+
+@pytest.mark.parametrize("rows", [30, 120])
+def test_a_step_of_a_survival_curve_lies_in_its_interval_in_95_of_100(rows: int) -> None:
+    rng, held = np.random.default_rng(33), 0
+    for _ in range(1500):
+        event, leave = rng.exponential(10, rows), rng.uniform(0, 30, rows)
+        curve = kaplan_meier(np.minimum(event, leave), event <= leave, 20.0)
+        _, low, high = curve.at_time(6.0)
+        held += low <= math.exp(-0.6) <= high
+    assert_rate(held, 1500, 0.935, 0.96)

@@ -22,6 +22,7 @@ from vitrail.data.readers.tables import clean
 from vitrail.data.splitting import hold_out, split_sites
 from vitrail.engine.batches import Sites, set_aside
 from vitrail.metrics.calibration import BEDSIDE
+from vitrail.metrics.score_intervals import draw_persons
 from vitrail.metrics.scores import FEWEST, surest_shares
 from vitrail.privacy.dp_sgd import DrawnNoise, PrivateTask
 from vitrail.quality.checks.table import find_faults
@@ -29,7 +30,7 @@ from vitrail.runs.evaluation import Evaluator
 from vitrail.runs.protection.budget import budget_words, spent_by
 from vitrail.runs.protection.dp_statistics import sums_of, training_sizes
 from vitrail.runs.setup import build_task, resolve
-from vitrail.runs.site.card import _bedside, draw_persons
+from vitrail.runs.site.card import _bedside
 from vitrail.studies.cross_validation import _thresholds
 from vitrail.studies.folds import folds_of, whole_folds
 

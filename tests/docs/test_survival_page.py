@@ -29,4 +29,4 @@ def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             assert done.exit_code == 0, (line, done.output)
     target = vt.Study.load("study.toml").target
     assert (target.kind, target.time, target.event) == ("time", "days", "died")
-    assert "Whether those at high risk fared worse" in Path("run/report.html").read_text()
+    assert "Did those at high risk fare worse?" in Path("run/report.html").read_text()

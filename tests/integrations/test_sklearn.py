@@ -160,7 +160,7 @@ def test_the_run_tells_what_runs_tell(tmp_path):
     model = Classifier(**SMALL | {"screen": True, "test": 0.3}).fit(x, y, sites=sites)
     assert model.run_.sizes["test_rows"].tolist() == [9, 9, 9]
     assert model.run_.screening is not None
-    assert "How well each site is served" in write_report(model.run_, tmp_path / "page.html").read_text()
+    assert "How well is each site served?" in write_report(model.run_, tmp_path / "page.html").read_text()
     everything = Classifier(**SMALL).fit(x, y, sites=sites)
     assert everything.run_.sizes["train_rows"].tolist() == [30, 30, 30]
 

@@ -191,3 +191,37 @@ def test_methods_learn_times_as_they_are(name: str) -> None:
 def test_words_of_clashes() -> None:
     with pytest.raises(VitrailError, match="classes"):
         train(methods.build("fed_rod", {}), make_task("time"), make_sites("time"))
+
+
+def test_kaplan_meier_by_hand() -> None:
+    """Freireich's 21 patients under 6-MP (weeks of remission): shares and Greenwood's errors as in textbooks."""
+    weeks = np.array([6, 6, 6, 7, 10, 13, 16, 22, 23, 6, 9, 10, 11, 17, 19, 20, 25, 32, 32, 34, 35], float)
+    curve = survival.kaplan_meier(weeks, np.arange(21) < 9, 40.0)
+    assert curve.times.tolist() == [6, 7, 10, 13, 16, 22, 23, 35]
+    assert curve.free[:-1] == pytest.approx([0.857, 0.807, 0.753, 0.690, 0.627, 0.538, 0.448], abs=5e-4)
+    greenwood = [0.0764, 0.0869, 0.0963, 0.1068, 0.1141, 0.1282, 0.1346]
+    for share, low, high, error in zip(curve.free, curve.low, curve.high, greenwood, strict=False):
+        half = 1.959964 * error / (share * abs(np.log(share)))
+        assert (low, high) == (
+            pytest.approx(share ** np.exp(half), abs=5e-4),
+            pytest.approx(share ** np.exp(-half), abs=5e-4),
+        )
+    assert (curve.free[-1], curve.times[-1]) == (curve.free[-2], 35.0), "level until nobody is followed"
+    at_risk = dict(zip(curve.at.tolist(), curve.left.tolist(), strict=True))
+    assert (at_risk[0.0], at_risk[8.0], at_risk[20.0], at_risk[36.0]) == (21, 16, 8, 0)
+
+
+def test_kaplan_meier_at_its_ends() -> None:
+    none = survival.kaplan_meier(np.array([3.0, 9.0]), np.array([False, False]), 8.0)
+    assert none.at_time(8.0) == (1.0, 1.0, 1.0)
+    all_ = survival.kaplan_meier(np.array([1.0, 2.0, 9.0]), np.array([True, True, True]), 8.0)
+    assert all_.at_time(0.5) == (1.0, 1.0, 1.0)
+    assert all_.free.tolist() == pytest.approx([2 / 3, 1 / 3, 1 / 3]), "what comes after the horizon is not seen"
+    gone = survival.kaplan_meier(np.array([1.0, 2.0]), np.array([True, True]), 8.0)
+    assert (gone.free[-1], gone.low[-1]) == (0.0, 0.0)
+    assert np.isfinite(gone.high[-1])
+    weighed = survival.kaplan_meier(
+        np.array([1.0, 2.0, 3.0]), np.array([True, False, True]), 8.0, np.array([2.0, 1, 1])
+    )
+    assert weighed.free[0] == pytest.approx(0.5)
+    assert np.isnan(weighed.low).all(), "Greenwood's variance does not hold"

@@ -60,6 +60,8 @@ function controls() {
   return [...document.querySelectorAll("body *")].filter(e => {
     if (!e.checkVisibility({ visibilityProperty: true, contentVisibilityAuto: true })) return false;
     if (e.matches('svg[role=group] a[tabindex="-1"], svg[role=group] a[tabindex="-1"] *')) return false; // arrows lead there
+    if (e.matches("input[type=radio]")) return e.checked; // of a group Tab reaches the chosen one, arrows the others
+    if (e.matches("label[for]")) return false; // its input is
     if (e.matches('a[href], button, input, select, textarea, summary, [tabindex="0"]')) return true;
     if (scrolls(e) && e.scrollWidth > e.clientWidth) return true;
     if (getComputedStyle(e).cursor === "pointer") return !e.parentElement.closest("a[href], button, label, summary");

@@ -93,7 +93,7 @@ def test_private_files_are_apart(study, sites, tmp_path) -> None:
     assert not any("head" in name for name in run.shared)
     for site in sites:
         private = {p.name for p in (tmp_path / "run" / "sites" / site).iterdir()}
-        assert private == {"model.safetensors", "encoder.json", "held_out.csv", "marks.json"}
+        assert private == {"model.safetensors", "encoder.json", "held_out.csv", "held_out_summary.json", "marks.json"}
         assert any("head" in name for name in run.models[site])
 
 

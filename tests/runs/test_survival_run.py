@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -225,11 +226,12 @@ def test_a_share_that_cannot_be_is_refused() -> None:
 def test_the_page_draws_whether_those_at_high_risk_fared_worse(
     run: vt.Run, sites: dict[str, pd.DataFrame], tmp_path: Path
 ) -> None:
-    few = write_report(run, tmp_path / "few.html").read_text()  # of those at high risk hardly anybody is left
-    assert "At north what the site tells is not enough to judge it." in few
+    told = replace(run, answers={}, summaries={})  # as between machines
+    few = write_report(told, tmp_path / "few.html").read_text()  # of those at high risk hardly anybody is left
+    assert "At north too little is known to judge it." in few
     many = vt.federate(study_of(), {**sites, "north": made(900, 1)}, method="fedavg")
     page = write_report(many, tmp_path / "page.html").read_text()
-    assert "Whether those at high risk fared worse" in page
+    assert "Did those at high risk fare worse?" in page
     assert "How cases of low, middle and high risk fared at north" in page
     assert "With too few hold-out cases for a curve: " in page
     assert "At north those at high risk had the event more often than those at low risk, beyond chance." in page

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import chdtrc
 
 from vitrail.metrics.calibration import Floats, RiskCounts
 
@@ -96,18 +97,14 @@ def observed_expected(counts: RiskCounts) -> RateInterval:
 
 def counts_test(counts: RiskCounts) -> float:
     """The chance of groups being so far off under a calibrated model, or more; too large, if anything."""
-    from scipy.stats import chi2
-
     variance = counts.expected * (1 - counts.expected / counts.rows)
     off = (counts.events - counts.expected) ** 2 / np.maximum(variance, 1e-9)
-    return float(chi2.sf(off.sum(), len(off)))
+    return float(chdtrc(len(off), off.sum()))
 
 
 def fit_line(risk: Floats, event: NDArray[np.bool_], share: float = 1.0) -> CalibrationLine | None:
     """None where all rows have the event, or none, or where risks tell them apart without a mistake. `share`: how many
     persons there are for each row; intervals are then as wide as those of so many rows."""
-    from scipy.stats import chi2
-
     y = event.astype(np.float64)
     if len(np.unique(y)) < 2:
         return None
@@ -120,7 +117,7 @@ def fit_line(risk: Floats, event: NDArray[np.bool_], share: float = 1.0) -> Cali
     gain = 2 * (_likelihood(both[0][0] + both[0][1] * x, y) - _likelihood(x, y))
     wide = Z / math.sqrt(share)
     level, slope = (RateInterval(v, v - wide * sd, v + wide * sd) for v, sd in ((a, a_sd), (b, b_sd)))
-    return CalibrationLine(level, slope, float(chi2.sf(max(gain * share, 0.0), 2)))
+    return CalibrationLine(level, slope, float(chdtrc(2, max(gain * share, 0.0))))
 
 
 def _newton(x: Floats, y: Floats, offset: Floats) -> tuple[Floats, Floats] | None:

@@ -61,6 +61,13 @@ def counted(risk: Floats, event: NDArray[np.bool_], edges: tuple[float, ...]) ->
     return RiskCounts(np.array([0.0, *edges]), *sums)
 
 
+def recut(counts: RiskCounts, edges: tuple[float, ...]) -> RiskCounts:
+    """The same rows in groups that begin at 0 and at these edges alone; each of them is one of the counts' own."""
+    group = np.searchsorted(np.array(edges), counts.low + 1e-9, side="right")
+    sums = [np.bincount(group, values, len(edges) + 1).astype(np.float64) for values in counts[1:]]
+    return RiskCounts(np.array([0.0, *edges]), *sums)
+
+
 def merged(counts: RiskCounts, least: int = FEWEST) -> RiskCounts:
     """Neighbours put together, from the lowest risk up, until each group has so many rows; nothing where all have
     fewer."""

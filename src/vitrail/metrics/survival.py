@@ -14,6 +14,8 @@ the event at the end of each interval. Where an event and the end of follow-up f
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,6 +26,7 @@ SMALLEST = 1e-15  # share, so that its logarithm is a number
 GROUPS = ("low", "middle", "high")  # thirds of a site's rows by risk
 RISK_NUMBERS = ("free", "left")  # what is told of each third: the share without the event, and rows still followed
 NORMAL = 1.959964  # standard errors in half of a 95 % interval
+GRID = 10  # parts of the time until the horizon, at whose ends numbers at risk are kept
 UNKNOWN = -1.0  # in `periods`: of an interval of which nothing is known
 
 
@@ -188,6 +191,56 @@ def by_risk(y: Floats, p: Floats, w: Floats, fewest: int) -> Floats:
                 free[g, k] = np.append(1.0, share)[np.searchsorted(at, k + 1, "right")]
                 before = left[g, k] = still
     return np.concatenate([free.ravel(), left.ravel()])
+
+
+class KaplanMeier(NamedTuple):
+    """A curve with its 95 % intervals (Greenwood's variance, on the scale of log(-log)), and numbers at risk."""
+
+    rows: int
+    times: Floats  # of events; the last one is until when somebody was followed
+    free: Floats  # the share without the event from each time on
+    low: Floats  # NaN where rows stand for several
+    high: Floats
+    at: Floats  # some times
+    left: Floats  # rows whose end is at these or later
+
+    def at_time(self, time: float) -> tuple[float, float, float]:
+        """The share, and its interval; 1 before the first event."""
+        k = int(np.searchsorted(self.times, time, "right")) - 1
+        return (1.0, 1.0, 1.0) if k < 0 else (float(self.free[k]), float(self.low[k]), float(self.high[k]))
+
+
+def kaplan_meier(time: Floats, happened: NDArray[np.bool_], until: float, w: Floats | None = None) -> KaplanMeier:
+    """From rows, [row]; nothing after `until` counts. `w`: for how many each stands."""
+    time, happened = np.minimum(time, until), happened & (time <= until)
+    weight = np.ones(len(time)) if w is None else w
+    at = np.unique(time[happened])
+    risk = np.array([weight[time >= t].sum() for t in at])
+    events = np.array([weight[happened & (time == t)].sum() for t in at])
+    free = np.cumprod(1 - events / risk) if len(at) else np.empty(0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        half = NORMAL * np.sqrt(np.cumsum(events / (risk * (risk - events)))) / np.abs(np.log(free))
+        low, high = free ** np.exp(half), free ** np.exp(-half)
+    none = free <= 0  # nobody is left: the variance is not defined
+    low, high = np.where(none, 0.0, low), np.where(none, np.append(1.0, high)[: len(high)], high)
+    if w is not None:
+        low, high = np.full((2, len(at)), np.nan)
+    last = float(time.max(initial=0.0))
+    if len(at) and at[-1] < last:  # the curve goes on until then
+        at, free, low, high = np.append(at, last), *(np.append(v, v[-1]) for v in (free, low, high))
+    elif not len(at):
+        at, free, low, high = np.array([last]), *np.ones((3, 1))
+    grid = np.linspace(0.0, until, GRID + 1)
+    left = np.array([float((time >= t).sum()) for t in grid])
+    return KaplanMeier(len(time), at, free, low, high, grid, left)
+
+
+def curves_by_risk(y: Floats, p: Floats, ends: tuple[float, ...], w: Floats | None = None) -> list[KaplanMeier]:
+    """Of the thirds by risk, low first; times in the unit of the ends."""
+    group = thirds(len(y))[np.argsort(np.argsort(1 - p[:, -1], kind="stable"), kind="stable")]
+    time, own = in_days(y, ends), np.ones(len(y)) if w is None else w
+    parts = [group == g for g in range(len(GROUPS))]
+    return [kaplan_meier(time[g], y[g] > 0, ends[-1], None if w is None else own[g]) for g in parts]
 
 
 def limits(share: Floats, left: Floats, rows: int) -> tuple[Floats, Floats]:

@@ -22,6 +22,7 @@ Floats = NDArray[np.float64]
 TEN = 10  # patients between two answers
 COARSEST = 0.25  # of a score's range: where ten patients are more than that, a single site tells no such score
 SMALLEST = 0.02  # probability that a rounded loss takes an answer to have given to what came true
+OF_HITS = ("accuracy", "balanced_accuracy", "f1", "f1_event")  # follow from hits, by class
 LARGEST_LOSS = -math.log(SMALLEST)
 WIDEST = 3.0  # standard deviations of the target: no error of a number counts for more
 
@@ -90,6 +91,21 @@ def rounded(count: float, many: float, chance: float, of: int = 1) -> float:
     """
     step = step_of(many, of)
     return step * math.floor(count / step + chance)
+
+
+def rounding_variance(metric: str, rows: float, rare: float, of: int = 1) -> float:
+    """What rounding adds to the variance of a score of so many patients, so many of them of the rarer of two classes:
+    of an even draw, one sixth of the square of a step. `of`: as `step_of` has it. NaN where it is not worked out.
+
+    >>> round(rounding_variance("auc", 200, 60) ** 0.5, 3)
+    0.075
+    """
+    each = step_of(rows) ** 2 / 6  # of how many of a class are told right
+    if metric == "accuracy":
+        return 2 * each / rows**2
+    if metric == "balanced_accuracy":
+        return each * (1 / rare**2 + 1 / (rows - rare) ** 2) / 4
+    return step_of(rare, of) ** 2 / 6 / rare**2 if metric == "auc" else math.nan
 
 
 def has_enough_patients(many: float, of: int = 1) -> bool:

@@ -23,6 +23,7 @@ from vitrail.engine.resource_usage import Footprint
 from vitrail.engine.rounds import Snapshot
 from vitrail.engine.threads import threads
 from vitrail.metrics.calibration import score_bedside
+from vitrail.metrics.holdout_summary import HeldOutAnswers
 from vitrail.metrics.recalibration import fit_constant, placed
 from vitrail.metrics.scores import (
     FEWEST,
@@ -39,6 +40,7 @@ from vitrail.quality.screening.result import Screening
 from vitrail.runs.plan import Plan
 from vitrail.runs.screening import Ask
 from vitrail.runs.setup import AT_BEDSIDE, COVERAGE, MAJORITY, RISK, TOLD, as_outputs
+from vitrail.runs.site.answers import collect_answers
 from vitrail.study.model import Study
 
 SIZES = ["site", "train_rows", "test_rows", "target", "test_rarest", "few_rows"]
@@ -109,6 +111,9 @@ class Evaluator:
 
     def held_out(self) -> dict[str, list[int | str]]:
         return {site.name: list(site.held_out) for site in self.data}
+
+    def held_answers(self, moment: Snapshot) -> dict[str, HeldOutAnswers]:
+        return collect_answers(self, self.runner.settled(moment))
 
     def encoders(self, moment: Snapshot) -> dict[str, Encoder]:
         return self.settled_encoders(self.runner.settled(moment))

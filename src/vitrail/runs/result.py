@@ -26,6 +26,7 @@ from vitrail.data.readers.source import tell
 from vitrail.data.readers.tables import clean
 from vitrail.engine.contract import WireEntry
 from vitrail.methods import AnyMethod
+from vitrail.metrics.holdout_summary import HeldOutAnswers, HoldOutSummary
 from vitrail.metrics.recalibration import placed
 from vitrail.metrics.survival import end_words
 from vitrail.quality.checks.out_of_range import OUTSIDE, empty_unknown, find_strange
@@ -185,6 +186,8 @@ class Run(Plottable):
     screening: Screening | None = None  # whose data does not fit, from before the first round
     held: dict[str, list[int | str]] = field(default_factory=dict)  # see `held_out`; of sites on this machine
     final: dict[str, Final] = field(default_factory=dict)  # models trained on all rows, which are used and not scored
+    answers: dict[str, HeldOutAnswers] = field(default_factory=dict)  # in memory alone, where sites are on this machine
+    summaries: dict[str, HoldOutSummary] = field(default_factory=dict)  # see runs/site/holdout.py, `summaries_of`
 
     def __repr__(self) -> str:
         sites = f"{len(self.sites)} site{'s' * (len(self.sites) != 1)}"

@@ -13,6 +13,7 @@ from torch import Tensor
 from vitrail import methods
 from vitrail.core.errors import Problem, VitrailError
 from vitrail.data.encoding import Encoder
+from vitrail.metrics.holdout_summary import HoldOutSummary
 from vitrail.runs.folder import (
     Folder,
     check_sites,
@@ -28,6 +29,7 @@ from vitrail.runs.integrity import altered
 from vitrail.runs.refit import Final
 from vitrail.runs.result import HISTORY, SHIFTS, Run, mark_small_samples
 from vitrail.runs.screening import SCREEN, load_screening, save_screening
+from vitrail.runs.site.holdout import summaries_of
 from vitrail.storage import format_versions
 from vitrail.storage.atomic_files import write_atomically
 from vitrail.storage.csv_files import from_csv, to_csv
@@ -36,6 +38,7 @@ from vitrail.study.model import Study
 T = TypeVar("T")
 MODEL, ENCODER = "model.safetensors", "encoder.json"
 FINAL, FINAL_ENCODER = "final.safetensors", "final.json"  # trained on all rows: runs/refit.py
+SUMMARY = "held_out_summary.json"  # what a page shows of these rows: runs/site/holdout.py
 HELD_OUT = "held_out.csv"  # which rows of the site's own table were never trained on
 
 
@@ -85,9 +88,15 @@ def load_run(path: Path) -> Run:
     )
     places = {site: f"sites/{site_folder(site)}/{HELD_OUT}" for site in info["sites"]}
     held = {site: read(place, read_held_out) for site, place in places.items() if (path / place).exists()}
+    places = {site: f"sites/{site_folder(site)}/{SUMMARY}" for site in info["sites"]}
+    summaries = {
+        site: read(place, lambda file: HoldOutSummary.of(read_json(file)))
+        for site, place in places.items()
+        if (path / place).exists()
+    }
     if problems:
         raise VitrailError("cannot load the run", problems)
-    return Run(study, *parts, held, final)  # type: ignore[arg-type]  # nothing is None that may not be: else there are problems
+    return Run(study, *parts, held, final, {}, summaries)  # type: ignore[arg-type]  # nothing is None that may not be: else there are problems
 
 
 def _info(path: Path) -> dict[str, Any]:
@@ -169,6 +178,8 @@ def write_run(folder: Folder, run: Run, event: str, **details: Any) -> None:
             write_atomically(place / FINAL_ENCODER, json.dumps(run.final[site].encoder.plain))
         if site in run.held:
             write_atomically(place / HELD_OUT, held_out_text(run.held[site]))
+    for site, summary in summaries_of(run).items():
+        write_atomically(path / "sites" / site_folder(site) / SUMMARY, json.dumps(summary.plain))
     write_pseudonyms(folder, run.pseudonyms)
     if run.shift_table is not None:
         write_atomically(path / "shifts.csv", to_csv(run.shift_table))

@@ -25,6 +25,7 @@ from vitrail.engine.local import Engine
 from vitrail.engine.resource_usage import Footprint, cpu_seconds, footprint
 from vitrail.engine.rounds import Rounds, Snapshot
 from vitrail.methods import AnyMethod
+from vitrail.metrics.holdout_summary import HeldOutAnswers
 from vitrail.quality.checks.missing_outcomes import count_lost, warn_about_rows
 from vitrail.quality.screening.result import Screening
 from vitrail.runs.backbone_features import as_rows
@@ -193,6 +194,9 @@ class RunSites(Protocol):
     def held_out(self) -> dict[str, list[int | str]]:
         """How each site calls its hold-out rows; nothing of sites on other machines."""
 
+    def held_answers(self, moment: Snapshot) -> dict[str, HeldOutAnswers]:
+        """Each site's hold-out rows with its model's answers; nothing of sites on other machines."""
+
     def lines(self, plan: Plan) -> list[WireEntry]:
         """Every tensor that may cross, in as many messages as the study has of it."""
 
@@ -303,6 +307,7 @@ def train(
         pseudonyms=pseudonyms,
         screening=screening,
         held=sites.held_out(),
+        answers=sites.held_answers(last),
         final=final,
     )
     run.plan = plan

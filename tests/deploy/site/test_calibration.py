@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -77,7 +78,8 @@ def test_the_page_shows_what_crossed_and_nothing_more(both: tuple[vt.Run, vt.Run
     parts = [page[page.index('<section class="bedside"') :].split("</section>")[0] for page in pages]
     assert parts[0] == parts[1]
     assert "acting on all" in parts[0]
-    assert "Fewer than 10 held-out cases, or nothing told: right." in parts[0]
+    assert "No figure for right: fewer than 10 held-out cases, or no counts told." in parts[0]
+    assert "Simulation" not in parts[0] + parts[1]
 
 
 def test_a_study_that_does_not_say_so_tells_nothing(tmp_path: Path) -> None:
@@ -87,7 +89,10 @@ def test_a_study_that_does_not_say_so_tells_nothing(tmp_path: Path) -> None:
     assert "between two risks" not in " ".join(form.split())
     run = vt.federate(study, opposed_tables(SITES))
     assert not (run.history.split == AT_BEDSIDE).any()
-    assert '<section class="bedside"' not in write_report(run, tmp_path / "page.html").read_text()
+    far = replace(run, answers={}, summaries={})  # as between machines: no row is at hand
+    assert '<section class="bedside"' not in write_report(far, tmp_path / "far.html").read_text()
+    page = write_report(run, tmp_path / "page.html").read_text()
+    assert "<b>Simulation.</b>" in page.partition('<section class="bedside"')[2].partition("</section>")[0]
 
 
 def test_the_consent_form_names_it() -> None:

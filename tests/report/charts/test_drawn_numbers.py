@@ -44,8 +44,8 @@ def test_sites_whose_risks_are_farthest_off_come_first(monkeypatch: pytest.Monke
     study = Study.parse(
         {"target": {"column": "y", "classes": [0, 1], "positive": 1}, "features": {"a": {"kind": "numeric"}}}
     )
-    monkeypatch.setattr(calibration, "read_risk_counts", lambda run: told)
+    monkeypatch.setattr(calibration, "risk_counts_of", lambda run: told)
     run: Any = SimpleNamespace(study=study, sites=[*told, "silent"])
-    shown = calibration.contents(run)
+    shown = calibration.contents_of(run)
     assert [row[0] for row in shown["rows"]] == ["half", "little", "nearly", "right"]
     assert shown["silent"] == ["silent"]

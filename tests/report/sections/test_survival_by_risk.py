@@ -16,9 +16,11 @@ import vitrail as vt
 from tests.support.survival import made, study_of
 from vitrail.metrics.survival import difference, limits, survival_curve, thirds
 from vitrail.privacy.score_rounding import ScoredRows, can_leave, patients
-from vitrail.report.pages.builder import write_report
-from vitrail.report.sections.survival_by_risk import CHANCE, LESS, MORE, UNTOLD, Curve, compare_groups, contents
+from vitrail.report.pages.builder import page_of, write_report
+from vitrail.report.pages.run import render
+from vitrail.report.sections.survival_by_risk import CHANCE, LESS, MORE, UNTOLD, Curve, compare_groups, contents_of
 from vitrail.runs.setup import RISK
+from vitrail.runs.site.holdout import summaries_of
 
 Floats = NDArray[np.float64]
 LOW_EVENTS, HIGH_EVENTS, ROWS = 1, 2, 23  # what was once called "more often"
@@ -142,10 +144,17 @@ def run() -> vt.Run:
     return vt.federate(study_of(), sites, method="fedavg")
 
 
-def test_curves_are_steps_and_labels_no_lines(run: vt.Run) -> None:
-    figure = str(contents(run, {})["figure"])
+@pytest.fixture
+def told(run: vt.Run) -> vt.Run:
+    """As between machines: no row is at hand."""
+    return replace(run, answers={}, summaries={})
+
+
+def test_curves_are_steps_and_labels_no_lines(told: vt.Run) -> None:
+    figure = str(contents_of(told, {})["figure"])
     assert "leader" not in figure
     assert figure.count('class="panel"') == 2
+    assert "Simulation" not in render(page_of(told)).partition('id="by-risk"')[2].partition("</section>")[0]
     paths = re.findall(r'<path d="M([^"]+)" class="line"', figure)
     assert len(paths) >= 4
     for path in paths:
@@ -156,8 +165,8 @@ def test_curves_are_steps_and_labels_no_lines(run: vt.Run) -> None:
         assert f">{group} risk</text>" in figure
 
 
-def test_numbers_at_risk_stand_below_and_none_is_small(run: vt.Run) -> None:
-    figure = str(contents(run, {})["figure"])
+def test_numbers_at_risk_stand_below_and_none_is_small(told: vt.Run) -> None:
+    run, figure = told, str(contents_of(told, {})["figure"])
     (panel,) = re.findall(r"fared at north</title>.*?</svg>", figure, re.S)
     below = panel[panel.index(">at risk</text>") :]
     numbers = [int(n) for n in re.findall(r'text-anchor="middle">(\d+)</text>', below)]
@@ -168,17 +177,74 @@ def test_numbers_at_risk_stand_below_and_none_is_small(run: vt.Run) -> None:
     assert min(numbers) >= 10
 
 
-def test_without_numbers_at_risk_nothing_is_claimed(run: vt.Run, tmp_path: Path) -> None:
+def test_without_numbers_at_risk_nothing_is_claimed(told: vt.Run, tmp_path: Path) -> None:
     """As between machines, where scores are rounded, and in runs of earlier versions."""
-    old = replace(run, history=run.history[~run.history.metric.str.startswith("left@")])
-    told = contents(old, {})
-    assert told[UNTOLD] == "north and south"
-    assert not any(told[kind] for kind in (MORE, LESS, CHANCE))
-    assert 'class="band' not in told["figure"]
-    assert "No intervals: this site tells no numbers at risk" in told["figure"]
+    old = replace(told, history=told.history[~told.history.metric.str.startswith("left@")])
+    shown = contents_of(old, {})
+    assert shown[UNTOLD] == "north and south"
+    assert not any(shown[kind] for kind in (MORE, LESS, CHANCE))
+    assert 'class="band' not in shown["figure"]
+    assert "No intervals: this site tells no numbers at risk" in shown["figure"]
     page = write_report(old, tmp_path / "page.html").read_text()
-    assert "At north and south what the site tells is not enough to judge it." in page
+    assert "At north and south too little is known to judge it." in page
     assert "beyond chance. " not in page
+
+
+def rows_by_hand(run: vt.Run, site: str) -> list[tuple[Floats, NDArray[np.bool_]]]:
+    """Days and events of the thirds by risk, low first, of the rows that the run held out."""
+    tables = {"north": made(600, 1), "south": made(240, 2, 500.0), "few": made(40, 3)}
+    held = run.held_out()
+    rows = tables[site].loc[held[held.site == site].row]
+    risk = run.predict(site, rows).iloc[:, 0].to_numpy()
+    order = np.argsort(risk, kind="stable")
+    parts = [order[thirds(len(rows)) == g] for g in range(3)]
+    return [(rows.days.to_numpy(float)[p], rows.died.to_numpy(bool)[p]) for p in parts]
+
+
+def test_a_simulation_draws_every_step_with_greenwoods_interval(run: vt.Run) -> None:
+    """By hand, time by time: share, interval and numbers at risk of each third at each event until the horizon."""
+    horizon = run.study.target.ends[-1]
+    for site in ("north", "south", "few"):
+        for curve, (days, died) in zip(summaries_of(run)[site].curves, rows_by_hand(run, site), strict=True):
+            y = np.where(died & (days <= horizon), days, -days)
+            times = sorted(set(days[died & (days <= horizon)]))
+            assert curve.rows == len(days)
+            assert list(curve.times)[: len(times)] == pytest.approx(times, rel=1e-6)
+            for time, *point in zip(curve.times, curve.free, curve.low, curve.high, strict=True):
+                if 0 < point[0] < 1:
+                    assert point == pytest.approx(greenwood(y, time + 1e-6), abs=2e-5)
+            assert curve.left.tolist() == [float((days >= t - 1e-6).sum()) for t in curve.at]
+
+
+def test_what_a_simulation_draws_are_these_steps(run: vt.Run) -> None:
+    shown = contents_of(run, {})
+    figure, (low, middle, high) = str(shown["figure"]), summaries_of(run)["north"].curves
+    paths = [
+        [tuple(map(float, p.split(","))) for p in d.split("L")]
+        for d in re.findall(r'<path d="M([^"]+)" class="line"', figure)
+    ][:3]
+    for points, curve in zip(paths[:2] + paths[2:], (low, middle, high), strict=True):
+        assert all(a[0] == b[0] or a[1] == b[1] for a, b in pairwise(points)), "level or upright"
+        top, bottom = points[0][1], points[0][1] + 150.0
+        shares = [1 - (y - top) / (bottom - top) for _, y in points[2::2]]
+        assert shares == pytest.approx(curve.free.tolist(), abs=0.001)
+    assert 'class="end"' not in figure.replace('class="end m', ""), "no dots: the curve is known everywhere"
+    below = figure.partition(">at risk</text>")[2].partition("</svg>")[0]
+    numbers = [int(n) for n in re.findall(r'text-anchor="middle">(\d+)</text>', below)]
+    assert numbers == [int(n) for curve in (low, middle, high) for n in curve.left[::2]]
+
+
+def test_the_risk_at_the_horizon_is_told_in_per_cent(run: vt.Run) -> None:
+    risks = dict(contents_of(run, {})["risks"])
+    (group, predicted, observed), *_ = risks["north"]
+    curve, expected = summaries_of(run)["north"].curves[0], summaries_of(run)["north"].expected[0]
+    free, low, high = curve.at_time(run.study.target.ends[-1])
+    assert (group, predicted) == ("low", f"{100 * expected:.0f} %")
+    assert observed == f"{100 * (1 - free):.0f} % ({100 * (1 - high):.0f} to {100 * (1 - low):.0f})"
+    page = render(page_of(run)).partition('id="by-risk"')[2].partition("</section>")[0]
+    assert "<b>Simulation.</b>" in page
+    assert predicted in page
+    assert observed in page
 
 
 def test_numbers_at_risk_do_not_leave_rounded_and_cost_the_others_nothing() -> None:

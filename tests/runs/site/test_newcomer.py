@@ -125,12 +125,13 @@ def test_nothing_of_the_others_changes(run, grown, tmp_path) -> None:
     assert files(tmp_path / "old") == before
     after = files(tmp_path / "new")
     kept = [k for k in before if k.startswith("sites/") or k == "coordinator/shared.safetensors"]
-    assert len(kept) == 3 * 3 + 1
+    assert len(kept) == 3 * 4 + 1
     assert all(after[k] == before[k] for k in kept)
     assert {k for k in after if k.startswith("sites/")} - set(kept) == {
         "sites/late/model.safetensors",
         "sites/late/encoder.json",
         "sites/late/held_out.csv",
+        "sites/late/held_out_summary.json",
     }
     shared = {k: v for k, v in grown.models["late"].items() if not k.startswith("params/input")}
     assert shared.keys() == run.shared.keys()

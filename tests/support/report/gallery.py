@@ -14,6 +14,7 @@ from tests.support.album import album
 from tests.support.cards import make_table
 from tests.support.report import groups, heatmaps, shortcuts, trust, uncertainty
 from tests.support.report.explanations import made
+from tests.support.report.holdout_runs import TABLES, small_run
 from tests.support.report.live_runs import Story
 from tests.support.report.pages import HEART, make, screened
 from tests.support.report.site_pages import told as looked
@@ -24,6 +25,7 @@ from vitrail.quality.screening.result import LABEL, Finding
 from vitrail.report import render
 from vitrail.report.live import server
 from vitrail.report.live.watcher import RunWatcher
+from vitrail.report.pages.builder import page_of
 from vitrail.report.pages.card.page import render_card
 from vitrail.report.pages.contribution import render_contribution
 from vitrail.report.pages.explanation import render_explained
@@ -36,6 +38,7 @@ from vitrail.report.pages.vertical import render_together
 from vitrail.report.sections.scores.own_verdict import write_own_verdict
 from vitrail.report.sections.screening import write_screen
 from vitrail.runs.site.card import make_card
+from vitrail.runs.site.inspection import look_behind
 from vitrail.studies.contribution.values import CARRIED, LOO, SHAPLEY, Contribution
 from vitrail.study.model import Study
 from vitrail.vertical.matching.match import Match
@@ -46,6 +49,18 @@ from vitrail.vertical.wire import MessageCount
 
 def compared(_: Path) -> str:
     return render(make(rounds=8, screening=screened(heatmaps.found(3), columns=heatmaps.FEATURES)))
+
+
+def run_of_classes(_: Path) -> str:
+    return render(page_of(small_run("classes")))
+
+
+def run_of_number(_: Path) -> str:
+    return render(page_of(small_run("number")))
+
+
+def run_of_time(_: Path) -> str:
+    return render(page_of(small_run("time")))
 
 
 def shifts(_: Path) -> str:
@@ -109,6 +124,10 @@ def looks(_: Path) -> str:
         command="vitrail repair study.toml ours.csv", together="vitrail repair study.toml --from x"
     )
     return render_private(told)
+
+
+def looks_at_hold_out(_: Path) -> str:
+    return render_private(look_behind(small_run("classes"), "va", TABLES["classes"]["va"]))
 
 
 def pictures(_: Path) -> str:
@@ -221,6 +240,9 @@ PAGES: dict[str, Callable[[Path], str]] = {
     page.__name__: page
     for page in (
         compared,
+        run_of_classes,
+        run_of_number,
+        run_of_time,
         shifts,
         trusted,
         doubted,
@@ -229,6 +251,7 @@ PAGES: dict[str, Callable[[Path], str]] = {
         screening,
         screening_wide,
         looks,
+        looks_at_hold_out,
         pictures,
         own_verdict,
         carded,

@@ -31,6 +31,7 @@ from vitrail.engine.aggregation import Collected, merge
 from vitrail.engine.contract import WireEntry, check
 from vitrail.engine.resource_usage import Footprint, read_footprint
 from vitrail.engine.rounds import Rounds, Snapshot
+from vitrail.metrics.holdout_summary import HeldOutAnswers
 from vitrail.privacy.guards import is_valid_report
 from vitrail.privacy.report_vectors import changes, is_change, lengths
 from vitrail.privacy.robust import liars
@@ -321,6 +322,9 @@ class RemoteSites:
 
     def held_out(self) -> dict[str, list[int | str]]:
         return {}  # each site keeps its own list
+
+    def held_answers(self, moment: Snapshot) -> dict[str, HeldOutAnswers]:
+        return {}  # these rows stay there
 
     @property
     def at(self) -> list[int]:

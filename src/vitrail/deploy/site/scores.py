@@ -33,6 +33,7 @@ from vitrail.metrics.scores import decide, metric_name
 from vitrail.privacy.noise import Generator
 from vitrail.privacy.noisy_scores import noisy_scores
 from vitrail.privacy.score_rounding import (
+    OF_HITS,
     TEN,
     ScoredRows,
     can_leave,
@@ -53,7 +54,6 @@ from vitrail.study.model import Study
 SCORED, OWN = "scored.json", "scores.json"
 NOTHING_SCORED: dict[str, Any] = {"models": {}, "refused": 0}
 CLOSED = "closed"  # in scored.json: the list of what was scored has left
-OF_HITS = ("accuracy", "balanced_accuracy", "f1", "f1_event")  # follow from hits, by class
 COARSE_AS = {"f1": "accuracy", "f1_event": "auc"}  # made of rounded hits: of all patients, or of the rarer class
 Score = tuple[str, str, float]  # split, metric, value
 COARSER = 2  # so many times the usual step: on training rows, of which there are more, and for sums over sites

@@ -19,12 +19,14 @@ from vitrail.data.encoding import Encoder, columns
 from vitrail.data.outcomes import as_plain
 from vitrail.data.readers.tables import clean
 from vitrail.data.schema import Feature, TableSchema
+from vitrail.metrics.holdout_summary import HoldOutSummary
 from vitrail.quality.causes import Cause, Expects, find_causes
 from vitrail.quality.repair.command import COMMAND
 from vitrail.quality.repair.effective_values import InputLayers, read_levels, read_number
 from vitrail.quality.repair.own_rows import join_causes
 from vitrail.quality.repair.remedies import ASKS
 from vitrail.quality.screening.result import CAUSES, LABEL, Finding
+from vitrail.study.model import Study
 
 BINS = 40  # at most
 CLASSES = 6  # so many are drawn, the largest
@@ -82,6 +84,13 @@ class ColumnView(NamedTuple):
         return ("likely wrong" if self.wrong else "differs, and may be real") if self.trouble else ""
 
 
+class HeldOutView(NamedTuple):
+    """How the site's model does on its own hold-out rows."""
+
+    study: Study
+    summary: HoldOutSummary
+
+
 class SiteInspection(NamedTuple):
     """All that a site sees of itself."""
 
@@ -95,6 +104,7 @@ class SiteInspection(NamedTuple):
     command: str = COMMAND  # before a cause's own flags
     judged: bool = True  # whether the site was compared with the others at all
     together: str = ""  # the command of all repairs at once, where there are several
+    performance: HeldOutView | None = None  # of the rows that the run saw
 
     @property
     def repairs(self) -> int:

@@ -33,7 +33,7 @@ class Series(NamedTuple):
     more: str = ""  # under the pointer besides
     band: tuple[Sequence[float], Sequence[float]] | None = None  # around it, from and to
     shape: Literal["line", "steps", "points"] = "line"
-    dots: bool = False  # at each of its points
+    dots: bool = False  # at each of its points; steps with dots are known at these alone
     tips: Sequence[str] = ()  # of each point, under the pointer
     shift: float = 0.0  # pixels to the right
 
@@ -92,7 +92,7 @@ def curves(figure: Curves, width: int) -> Markup:
     x = _scale(figure, width)
     about = 3 if width < 400 else 7
     ticks = figure.ticks or axes.tick_labels(figure.low, figure.high, about)
-    parts, bottom = svg.squares(figure.key, x.start, 21), 18.0 * bool(figure.key)
+    parts, bottom = svg.squares(figure.key, 0.0, 3), 18.0 * bool(figure.key)
     for panel in figure.panels:
         top = bottom + panel.head
         bottom = top + _height(figure, panel, x, width)
@@ -113,10 +113,11 @@ def curves(figure: Curves, width: int) -> Markup:
 def _scale(figure: Curves, width: int) -> AxisScale:
     """Room at the left for numbers, at the right for labels."""
     numbers = [words for panel in figure.panels for _, words in _ticks(panel)]
-    names = [12 + 7 * len(count.name) for count in figure.counts]
+    names = [28 + 7 * len(count.name) for count in figure.counts]
     left = max([12 + 6.8 * max(map(len, numbers), default=0), *names])
     label = max((len(s.label) for panel in figure.panels for s in panel.series), default=0)
-    return AxisScale(figure.low, figure.high, left, width - (22 + 6.6 * label if label else 14))
+    last = figure.ticks[-1][1] if figure.ticks else ""
+    return AxisScale(figure.low, figure.high, left, width - (22 + 6.6 * label if label else max(14, 4 * len(last))))
 
 
 def _ticks(panel: Panel) -> axes.Ticks:
@@ -168,7 +169,7 @@ def _lines(series: Sequence[Series], x: AxisScale, y: AxisScale) -> list[Markup]
     """Bands first, then the lines, the strong ones on top, each with its label in the margin."""
     finite = [(s, [i for i, v in enumerate(s.y) if math.isfinite(v)]) for s in series]
     shown = [(s, at) for s, at in finite if at]
-    most = max(40, POINTS // max(len(shown), 1))
+    most = max(40, POINTS // max(sum(len(at) > 1 for _, at in shown), 1))
     labelled = [i for i, (s, _) in enumerate(shown) if s.label]
     wanted = [y(shown[i][0].y[shown[i][1][-1]]) for i in labelled]
     places = dict(zip(labelled, axes.place_labels(wanted, 13, y.end, y.start), strict=True))
@@ -183,15 +184,16 @@ def _lines(series: Sequence[Series], x: AxisScale, y: AxisScale) -> list[Markup]
 
 
 def _band(one: Series, at: Sequence[int], x: AxisScale, y: AxisScale) -> list[Markup]:
-    """Between two ends a curve of steps lies between what is known at them: its band goes from the lower limit at the
-    later one to the upper limit at the earlier one."""
+    """A curve of steps has the limits of its last step until the next one. Where it is known at its dots alone, it lies
+    between what is known at two of them: its band goes from the lower limit at the later one to the upper limit at the
+    earlier one."""
     if one.band is None or one.shape == "points" or len(at) < 2 or not math.isfinite(one.band[0][at[-1]]):
         return []
     low, high = ([y.clipped(edge[i]) for i in at] for edge in one.band)
     xs = [x(one.x[i]) for i in at]
     if one.shape == "steps":
         upper = [(xs[k + b], high[k]) for k in range(len(at) - 1) for b in (0, 1)]
-        lower = [(xs[k + b], low[k + 1]) for k in range(len(at) - 1) for b in (0, 1)]
+        lower = [(xs[k + b], low[k + one.dots]) for k in range(len(at) - 1) for b in (0, 1)]
     else:
         upper, lower = (list(zip(xs, edge, strict=True)) for edge in (high, low))
     return [svg.path([*upper, *lower[::-1]], kind=one.kind.replace("series", "band"), close=True)]
@@ -204,7 +206,7 @@ def _line(one: Series, at: Sequence[int], x: AxisScale, y: AxisScale) -> list[Ma
     way = clip(points, y)
     if one.shape == "steps":
         way = [points[0], *(p for a, b in pairwise(points) for p in ((b[0], a[1]), b))]
-    dots = points[1:] if one.shape == "steps" else way if one.dots else []
+    dots = (points[1:] if one.shape == "steps" else way) if one.dots else []
     drawn = [svg.tip(words), *([svg.path(way, kind="line")] if len(points) > 1 else [])]
     return drawn + [svg.tag("circle", cx=a, cy=b, r=2.5, class_="end") for a, b in dots]
 

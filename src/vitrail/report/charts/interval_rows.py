@@ -2,6 +2,7 @@
 
 Wide, names stand at the left and words at the right of the plot; narrow, both stand above their row. An interval that
 goes beyond the axis ends in an arrow at its edge: one row that nobody can be sure of would press all others together.
+A dot beyond the axis is an arrow at its edge, too.
 The words under the pointer, and those for who listens, have the numbers.
 """
 
@@ -19,8 +20,10 @@ from vitrail.report.charts import axes, svg
 from vitrail.report.text import Interval
 
 Anchor = Literal["start", "middle", "end"]
+Shape = Literal["dot", "struck", "diamond", "tick", "block"]
 Head = tuple[float, str, Anchor]  # words above the plot at a value
 NOTHING = Interval(math.nan)
+BOLD = ((" il.,:;'|!’", 4.6), ("rtfj-", 6.6), ("mwMW%", 13.4))  # pixels of letters that are not as wide as others
 LINES = 34  # letters of a line of words at the right
 
 
@@ -28,7 +31,7 @@ class Mark(NamedTuple):
     """One value in a row. Shapes are told apart without colour too."""
 
     value: float
-    shape: Literal["dot", "struck", "diamond", "tick", "block"] = "dot"
+    shape: Shape = "dot"
     kind: str = "dot"  # its class in page.css
     size: float = 6.0
     words: str = ""  # under the pointer; without them those of the row
@@ -121,8 +124,8 @@ def _places(figure: IntervalRows, width: int) -> _Places:
     above = narrow and (room > 0.4 * width or any(row.right for row in rows))
     left, right = (6.0 if above else room), width - (6.0 if above else 14.0)
     if not above and (labels := [row.right for row in rows if row.right]):
-        longest = [max(min(len(of[k].words), LINES) for of in labels) for k in range(min(map(len, labels)))]
-        right = width - sum(22 + 6.4 * many for many in longest)
+        columns = list(zip(*labels, strict=False))
+        right = width - sum(22 + max(_wide(label) for label in column) for column in columns)
     edge = right
     for row in rows:  # room for the words beside the outermost mark
         if row.beside and row.beside.anchor == "end":
@@ -132,6 +135,18 @@ def _places(figure: IntervalRows, width: int) -> _Places:
     top = 8.0 + 16.0 * bool(figure.heads) + 26.0 * bool(figure.key)
     step = figure.step[above]
     return _Places(axes.AxisScale(figure.low, figure.high, left, right), top, step, above, names, edge, width)
+
+
+def _wide(label: Label) -> float:
+    """Pixels of the longest line, as `_right` breaks them; answers are bold."""
+    if label.kind != "answer":
+        return 6.4 * max(map(len, _lines(label.words)))
+    return max(sum(next((w for letters, w in BOLD if c in letters), 9.2) for c in line) for line in _lines(label.words))
+
+
+def _lines(words: str) -> list[str]:
+    lines = textwrap.wrap(words, LINES) or [""]
+    return [*lines[:1], shorten(" ".join(lines[1:]), LINES)] if lines[1:] else lines
 
 
 def _ticks(figure: IntervalRows, at: _Places) -> axes.Ticks:
@@ -155,7 +170,7 @@ def _row(figure: IntervalRows, row: IntervalRow, i: int, at: _Places) -> list[Ma
     where = [x.clipped(mark.value) for mark in shown]
     away = figure.swarm(where, at.step * 0.36) if figure.swarm else [0.0] * len(shown)
     for mark, place, off in zip(shown, where, away, strict=True):
-        parts += draw_mark(mark, place, base + off)
+        parts += draw_mark(mark, place, base + off) if x.low <= mark.value <= x.high else _beyond(mark, row, x, base)
     parts += _beside(row, where, base, x)
     parts += _right(row, at, level)
     name = svg.text(0, level, at.names[row.name], row.name_kind, full=row.name)
@@ -174,10 +189,23 @@ def _interval(row: IntervalRow, x: axes.AxisScale, base: float) -> list[Markup]:
     a, b = x.clipped(low), x.clipped(high)
     parts = [svg.line(a, base, b, base, row.line)]
     for place, out, way in ((a, low < x.low, -1), (b, high > x.high, 1)):
-        if out:
-            tip = [(place + 5 * way, base), (place - 4 * way, base - 5), (place - 4 * way, base + 5)]
-            parts.append(svg.path(tip, kind=f"arrow {row.line}", close=True))
+        parts += [_arrow(place, base, way, row.line)] if out else []
     return parts
+
+
+def _beyond(mark: Mark, row: IntervalRow, x: axes.AxisScale, base: float) -> list[Markup]:
+    """A mark that lies outside the axis: an arrow, where the interval has none there already; of a tick nothing."""
+    way = 1 if mark.value > x.high else -1
+    end = row.interval.high if way > 0 else row.interval.low
+    there = row.interval.known and not x.low <= end <= x.high
+    if there or mark.shape == "tick":
+        return []
+    return [_arrow(x.clipped(mark.value), base, way, mark.kind, mark.words)]
+
+
+def _arrow(place: float, base: float, way: int, kind: str, words: str = "") -> Markup:
+    points = [(place + 5 * way, base), (place - 4 * way, base - 5), (place - 4 * way, base + 5)]
+    return svg.path(points, *([svg.tip(words)] if words else []), kind=f"arrow {kind}", close=True)
 
 
 def draw_mark(mark: Mark, x: float, y: float) -> list[Markup]:
@@ -215,8 +243,7 @@ def _right(row: IntervalRow, at: _Places, level: float) -> list[Markup]:
         return [svg.text(at.width, level, shorten(words, room), row.right[0].kind, "end", words)]
     parts = list[Markup]()
     for label in row.right:
-        lines = textwrap.wrap(label.words, LINES) or [""]
-        lines = [*lines[:1], shorten(" ".join(lines[1:]), LINES)] if lines[1:] else lines
+        lines = _lines(label.words)
         place = at.width if label.anchor == "end" else at.edge + 22
         top = level if len(lines) == 1 else level - 6
         parts += [

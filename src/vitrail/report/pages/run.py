@@ -19,6 +19,7 @@ from vitrail.report.pages.frame import fill
 from vitrail.report.sections.registry import chosen, fill_sections
 from vitrail.report.sections.scores.findings import headline
 from vitrail.runs.result import Run
+from vitrail.runs.site.holdout import summaries_of
 from vitrail.stats.intervals import LEAST
 from vitrail.study.validation import CLASS_METRICS, TIME_METRICS
 
@@ -88,6 +89,11 @@ class Page:
         """Whether scores left their sites as counts of patients that were rounded (privacy/score_rounding.py)."""
         run = self.run
         return run is not None and run.info["engine"] == "deployed" and run.study.protect.scores == "rounded"
+
+    @property
+    def simulated(self) -> bool:
+        """Whether it is of one run whose sites were all on this machine, and of what only then can be drawn."""
+        return self.run is not None and bool(summaries_of(self.run))
 
     @property
     def yardstick(self) -> str:

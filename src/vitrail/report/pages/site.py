@@ -27,6 +27,7 @@ from vitrail.report.charts.axes import AxisScale, axis_left, interval_domain, ti
 from vitrail.report.charts.effect_scale import percent
 from vitrail.report.charts.interval_rows import IntervalRow, IntervalRows, Label, Mark, interval_rows
 from vitrail.report.pages.frame import fill, write_page
+from vitrail.report.sections.performance.own_performance import own_performance
 from vitrail.report.text import Interval, Standing
 
 HEAT = (150, 20, 60)  # red, green, blue of what decides
@@ -62,6 +63,7 @@ def render_private(shown: SiteInspection | Album, joining: dict[str, Any] | None
         anchor=_anchor,
         rows_of=rows_of,
         label=LABEL,
+        performance=own_performance(shown.site, shown.performance) if shown.performance else None,
         **given,
     )
 

@@ -34,16 +34,32 @@ from vitrail.report.sections.learning import (
     trust,
     uncertainty,
 )
-from vitrail.report.sections.scores import findings, joining, learning_curves, scores, shown_verdicts, spread
+from vitrail.report.sections.performance import effects, predicted_values, thresholds
+from vitrail.report.sections.scores import (
+    findings,
+    joining,
+    learning_curves,
+    scores,
+    shown_verdicts,
+    site_status,
+    spread,
+)
 from vitrail.report.sections.section import Section
 
 if TYPE_CHECKING:
     from vitrail.report.pages.run import Page
 
 SECTIONS = (
+    joining.SECTION,  # the first screen: one figure that answers the question, and a status for each site
+    site_status.SECTION,
+    findings.SECTION,
     screening.SECTION,  # whose data does not fit
     shortcut_findings.SECTION,
-    findings.SECTION,
+    thresholds.SECTION,  # how good the model is at each site
+    predicted_values.SECTION,
+    survival_by_risk.SECTION,
+    calibration.SECTION,
+    effects.SECTION,
     shortcut_maps.SECTION,
     trust.SECTION,  # whom each site learned from
     mixture.SECTION,
@@ -54,13 +70,11 @@ SECTIONS = (
     joint_choice.SECTION,
     shared_model_use.SECTION,
     shifts.SECTION,
-    scores.SECTION,  # how good models are
-    joining.SECTION,
     shown_verdicts.SECTION,
+    scores.SECTION,
+    joining.UNANSWERED,
     spread.SECTION,
     selective_prediction.SECTION,
-    calibration.SECTION,
-    survival_by_risk.SECTION,
     learning_curves.SECTION,
     protection.SECTION,  # what it took
     traffic.SECTION,

@@ -26,15 +26,14 @@ from vitrail.data.persons import count_persons, how_many, persons_of
 from vitrail.data.readers.tables import clean
 from vitrail.data.splitting import hold_out
 from vitrail.metrics.calibration import RiskCounts, counted, merged, risks
-from vitrail.metrics.scores import FEWEST, metric_name, score_all, small_sample
+from vitrail.metrics.score_intervals import SEED, score_intervals
+from vitrail.metrics.scores import FEWEST, metric_name, small_sample
 from vitrail.quality.screening.result import Finding
 from vitrail.runs.evaluation import constant_scores, rare_of, share_of, target_words
 from vitrail.runs.folder import versions
 from vitrail.runs.result import Model
 from vitrail.study.model import LOWER_IS_BETTER, Study
 
-DRAWS = 300  # of hold-out rows, for the scores' intervals
-NUMBERS = 3_000_000  # in all draws together, at most
 TENTHS = tuple(k / 10 for k in range(1, 10))
 OFTEN_MISSING = 0.3  # a column that lacks so many values is told
 
@@ -150,41 +149,15 @@ def _scores(
     p: NDArray[np.float64],
     thresholds: Sequence[float] = (),
     persons: NDArray[np.int64] | None = None,
-    seed: int = 38,
+    seed: int = SEED,
 ) -> list[CardScore]:
-    """Each metric on the hold-out rows, its interval by drawing them again (whole persons, where the study names them),
-    and what the same answer comes to."""
+    """Each metric on the hold-out rows, its interval, and what the same answer comes to."""
     if not len(y):
         return []
-    draws = max(50, min(DRAWS, NUMBERS // max(1, p.size)))
-    if persons is None:
-        at = np.random.default_rng(seed).integers(0, len(y), (draws, len(y)))
-        at = np.concatenate([np.arange(len(y))[None], at])
-        real = np.ones(at.shape, bool)
-    else:
-        at, real = draw_persons(persons, draws, seed)
-    cut = np.tile(thresholds, (len(at), 1)) if thresholds else None
-    scores = score_all(study.metrics, y[at], p[at], real, thresholds=cut)
+    cut = np.array(thresholds) if thresholds else None
     same = constant_scores(study, study.metrics, y)
-    out = []
-    for metric, values in scores.items():
-        drawn = values[1:][np.isfinite(values[1:])]
-        ends = np.quantile(drawn, [0.025, 0.975]) if len(drawn) > draws / 2 else (np.nan, np.nan)
-        out.append(CardScore(metric, RateInterval(float(values[0]), *map(float, ends)), same[metric]))
-    return out
-
-
-def draw_persons(persons: NDArray[np.int64], draws: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """[draw, place]: rows of as many persons as there are, drawn with repetition, each with all its rows; and which
-    places hold a row at all. The first draw is the rows as they are."""
-    groups = [np.flatnonzero(persons == k) for k in np.unique(persons)]
-    lots = np.random.default_rng(seed).integers(0, len(groups), (draws, len(groups)))
-    drawn = [np.arange(len(persons)), *(np.concatenate([groups[k] for k in lot]) for lot in lots)]
-    at = np.zeros((len(drawn), max(map(len, drawn))), np.int64)
-    real = np.zeros(at.shape, bool)
-    for i, rows in enumerate(drawn):
-        at[i, : len(rows)], real[i, : len(rows)] = rows, True
-    return at, real
+    intervals = score_intervals(study.metrics, y, p, cut, persons, seed=seed)
+    return [CardScore(metric, RateInterval(*score), same[metric]) for metric, score in intervals.items()]
 
 
 def no_better(scores: list[CardScore]) -> list[str]:

@@ -21,11 +21,12 @@ from vitrail.data.encoding import fingerprint_rows
 from vitrail.data.readers.tables import clean
 from vitrail.data.splitting import hold_out
 from vitrail.quality.repair.effective_values import InputLayers
-from vitrail.quality.repair.inspection import SiteInspection, inspect_site
+from vitrail.quality.repair.inspection import HeldOutView, SiteInspection, inspect_site
 from vitrail.quality.screening.result import LABEL, Finding
 from vitrail.runs.private_layers import SYMBOLS
 from vitrail.runs.result import Model, Run
 from vitrail.runs.setup import build_task
+from vitrail.runs.site.holdout import summarise_own
 from vitrail.study.model import Study
 
 
@@ -94,7 +95,8 @@ def look_at(
             [layers[k].double().numpy().ravel() for k in sides] for layers in (own, briefing.layers)
         )
         ends = InputLayers(b, w, b_others, w_others, briefing.others)
-    return inspect_site(
+    same = seen in (None, fingerprint_rows(clean(frame, study)))
+    inspection = inspect_site(
         site,
         frame,
         study,
@@ -104,11 +106,12 @@ def look_at(
         ends=ends,
         # what a model expects of times to an event is not read the other way round
         expects=_Expects(mine, briefing.layers) if briefing.layers and study.target.kind != "time" else None,
-        same=seen in (None, fingerprint_rows(clean(frame, study))),
+        same=same,
         study=study.name,
         private=sides[0] in own,
         judged=briefing.judged,
     )
+    return inspection._replace(performance=HeldOutView(study, summarise_own(mine, site, frame)) if same else None)
 
 
 def look_through(

@@ -78,6 +78,8 @@ def adopt(run: Run, name: str, frame: pd.DataFrame) -> Run:
         facts=facts,
         shift_table=table,
         held={**run.held, name: list(data.held_out)},
+        answers={**run.answers, **judge.held_answers(moment)},
+        summaries=dict(run.summaries),
     )
 
 

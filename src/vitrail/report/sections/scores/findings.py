@@ -15,7 +15,7 @@ from vitrail.metrics.skill import no_better, standings
 from vitrail.privacy.score_rounding import TEN
 from vitrail.report.charts.tables import ScoreTable, lead_method, methods_of, score_table, sites_of, traffic
 from vitrail.report.sections.section import Contents, Section
-from vitrail.report.text import METRICS, SAME, listed, metric_words, name, spoken
+from vitrail.report.text import METRICS, SAME, listed, metric_words, name, opening, spoken
 from vitrail.runs.result import FOLDED, SHOWN, Run
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ MANY = 4  # with more sites than that, the sites at which a method fails are als
 
 
 def contents(page: Page) -> Contents:
-    return {"findings": findings(page, page.table)}
+    return {"findings": findings(page, page.table, page.verdicts.empty)}
 
 
 def headline(page: Page) -> str:
@@ -57,8 +57,9 @@ def was_trained(page: Page) -> bool:
     return page.run is None or page.run.trained
 
 
-def findings(page: Page, table: ScoreTable) -> list[Markup]:
-    """The page in a few sentences, each computed from its tables."""
+def findings(page: Page, table: ScoreTable, drawn: bool = False) -> list[Markup]:
+    """The page in a few sentences, each computed from its tables. `drawn`: above them stands the figure of the sites
+    (site_status.py), which says the scores of a single method."""
     federated = [m for m in table.methods if m in page.federated]
     words = metric_words(page.metric)
     out: list[Markup] = []
@@ -72,14 +73,14 @@ def findings(page: Page, table: ScoreTable) -> list[Markup]:
         out.append(Markup("{} in {}: {}.").format(name(site), words, listed(said, len(said))))
         out.append(Markup("There is one site only: it had nobody to learn with, and there is no worst site."))
     elif page.kind == "run" or len(table.methods) < 2:
-        out += [_scores_sentence(page, table, i) for i in range(len(table.methods))]
+        out += [_scores_sentence(page, table, i) for i in range(len(table.methods) if not drawn else 0)]
     elif (best := best_method(page, table)) is not None:
         worst_site, interval = table.worsts[table.methods.index(best)]
         said = [name(page.titles[best]), name(str(worst_site)), spoken(interval), words]
         text = Markup("Best for the site served worst: {}. Its worst site, {}, reaches {} in {}.").format(*said)
         out.append(text + _below(table, str(worst_site), interval.value) + _rivals(table, best, federated))
     out += [*baseline_sentences(page, table), *_caveats(page)]
-    joining, worst = _joining(page), _worst_sentence(page, table)
+    joining, worst = _joining(page), [] if drawn else _worst_sentence(page, table)
     out += worst + joining if page.kind == "run" else joining + worst
     out += _traffic_sentences(page, federated)
     return out
@@ -186,13 +187,18 @@ def _caveats(page: Page) -> list[Markup]:
     if page.rounded:
         out.append(
             Markup(
-                "Each site rounded its scores to multiples of {} {}s or more, up or down by chance, before they left: "
-                "they hardly tell of a single {}. A site with few {}s told none. Each site has its own exact scores."
+                "Each site rounded its scores to multiples of {} {}s or more, up or down by chance, before they left, "
+                "so that they say hardly anything about a single {}. A site with few {}s told none. Each site has its "
+                "own exact scores."
             ).format(TEN, page.row_word, page.row_word, page.row_word)
         )
     few = [Markup("{} ({})").format(name(site), rows) for site, rows in page.few.items()]
-    if few:
-        out.append(Markup("On few hold-out {}s stand the scores of {}.").format(page.unit_word, listed(few)))
+    if len(few) == 1:
+        (site, rows), *_ = page.few.items()
+        words = "The score of {} rests on few hold-out {}s ({})."
+        out.append(Markup(words).format(name(site), page.unit_word, rows))
+    elif few:
+        out.append(Markup("The scores of {} rest on few hold-out {}s.").format(listed(few), page.unit_word))
     return out
 
 
@@ -217,7 +223,7 @@ def _joining(page: Page) -> list[Markup]:
             tail = f"It takes {alone_title()} among the methods, several seeds, and a metric defined in them."
         return [Markup("{} cannot tell whether joining is worth it. {}").format(start, _code(tail))]
     said: list[Markup] = []
-    ways = (("yes", "gain{}"), ("no", "lose{}"), ("no harm", "come{} to no harm"), ("cannot tell", ""))
+    ways = (("yes", "gain{}"), ("no", "lose{}"), ("no harm", "lose{} nothing that matters"), ("cannot tell", ""))
     for verdict, words in ways:
         rows = verdicts[verdicts["verdict"] == verdict]
         rows = rows.reindex(rows["gain"].abs().sort_values(ascending=False, kind="stable").index)
@@ -229,7 +235,7 @@ def _joining(page: Page) -> list[Markup]:
         if len(verdicts) > 6:  # how many comes before who
             who = Markup("{} of {} sites ({})").format(len(sites), len(verdicts), listed(sites, 2))
         if verdict == "cannot tell" and not said:
-            return [Markup("Whether joining is worth it cannot be told for {}.").format(who)]
+            return [Markup("It cannot be told whether joining is worth it for {}.").format(who)]
         if verdict == "cannot tell":
             said.append(Markup("for {} it cannot be told").format(who))
         else:
@@ -263,7 +269,7 @@ def _worst_sentence(page: Page, table: ScoreTable) -> list[Markup]:
     site, interval = table.worsts[table.methods.index(lead)]
     if site is None:
         return []
-    text = Markup("{} does worst under {}: {}.").format(name(site), page.titles[lead], spoken(interval))
+    text = Markup("{} does worst under {}: {}.").format(opening(site), page.titles[lead], spoken(interval))
     if page.alone in table.methods and lead != page.alone:
         alone = dict(table.rows)[site][table.methods.index(page.alone)].value
         gap = (alone - interval.value) * (-1 if page.lower_is_better else 1)

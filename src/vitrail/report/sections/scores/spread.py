@@ -33,8 +33,8 @@ class MethodSpread(NamedTuple):
 
 
 def has_spread(page: Page) -> bool:
-    """More than one site, and a score."""
-    several = len(page.table.rows) > 1
+    """More than one site and more than one method, and a score."""
+    several = min(len(page.table.rows), len(page.table.methods)) > 1
     return several and any(math.isfinite(score.value) for _, scores in page.table.rows for score in scores)
 
 

@@ -1,0 +1,1 @@
+"""Sections on what a model is worth: thresholds, predicted values, effects of the features."""
