@@ -52,5 +52,7 @@ def agreed_hash(study: Study, seed: int, participants: int | Mapping[str, str]) 
     parties, the pact before there are keys."""
     if study.parties and method_of(study).joint == "neighbours":
         what = f"{method_of(study).catalogue.title} sends distances, which give a guest's columns away."
-        raise VitrailError("this method cannot be deployed", [Problem("method", what, "Use split or vertical_logistic.")])
+        raise VitrailError(
+            "this method cannot be deployed", [Problem("method", what, "Use split or vertical_logistic.")]
+        )
     return PartyAgreement(study, seed).hash if study.parties else Agreement.of(study, seed, participants).hash
