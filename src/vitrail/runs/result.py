@@ -97,8 +97,11 @@ class Model(NamedTuple):
             name += "_"
         notes = list[str]()
         if strange.rows:
-            many = f"{strange.rows} of {len(frame)} rows are unlike what the study agreed on"
-            notes = [f"{many}; column {name!r} names why. Do not rely on their predictions.", *strange.notes]
+            many = f"{strange.rows} of {len(frame)} rows have values outside what the study agreed on"
+            notes = [
+                f"{many}; the column {name!r} says which. Do not rely on the predictions for these rows.",
+                *strange.notes,
+            ]
         return answers.assign(**{name: strange.columns.to_numpy()}), notes
 
     @property
@@ -113,7 +116,7 @@ class Model(NamedTuple):
     def note(self) -> str:
         """What that column means; nothing where there is none."""
         loss = self.method.training_loss(loss_of(self.study))
-        text = f"{self.unsure}: from 0, sure, to 1, knows nothing: "
+        text = f"{self.unsure}: from 0 (sure) to 1 (knows nothing): "
         return f"{text}{loss.uncertainty_means}." if isinstance(loss, UncertaintyLoss) else ""
 
     def scores(self, rows: pd.DataFrame) -> tuple[Task, Tensor]:
@@ -150,7 +153,10 @@ class Model(NamedTuple):
             return map_tensors(lambda v: v.double() if v.is_floating_point() else v, state) if self.double else state
         except ValueError:
             what = "its tensors are not those of this study's network and method."
-            hint = "Somebody put another model's file in its place: take it from a copy. vitrail verify tells what."
+            hint = (
+                "Another model's file may have replaced it: restore it from a copy. vitrail verify lists what was "
+                "changed."
+            )
             raise VitrailError("the model is of another study", [Problem("model.safetensors", what, hint)]) from None
 
     def knows(self) -> dict[str, float]:
@@ -216,7 +222,7 @@ class Run(Plottable):
         """site, row: which rows of each site's own table were held out and never trained on, by their line in the file
         (the header is line 1) or a picture's path. Between machines each site has its own list, which stays there."""
         if not self.held:
-            what = "its sites are on other machines, or it was made before Vitrail kept this."
+            what = "its sites are on other machines, or an earlier version of Vitrail made it, which did not keep this."
             hint = "A site finds its own list in held_out.csv, in the folder of the run in its home."
             raise VitrailError("it is not known which rows were held out", [Problem("the run", what, hint)])
         rows = [(site, row) for site, some in self.held.items() for row in some]
@@ -248,8 +254,8 @@ class Run(Plottable):
 
     def _check_doubt(self) -> None:
         if not (self.history.split == COVERAGE).any():
-            what = "its target is a number, or it was made before Vitrail kept how unsure models are."
-            raise VitrailError("there is no uncertainty", [Problem("the run", what, "Run a study of classes anew.")])
+            what = "its target is a number, or an earlier version of Vitrail made it, which did not keep this."
+            raise VitrailError("there is no uncertainty", [Problem("the run", what, "Run a study of classes again.")])
 
     def curve(self) -> pd.DataFrame:
         """round, site, metric, value: along the run, stages one after the other, on each site's own hold-out rows."""
@@ -291,7 +297,7 @@ class Run(Plottable):
     def influence(self) -> pd.DataFrame:
         """Whom each site learned from: share of its model, mean over the rounds; users down, sites across."""
         if (shares := self.fact(SHARE)) is None:
-            what = f"{self.method.catalogue.title} weighs no sites."
+            what = f"{self.method.catalogue.title} does not weight sites."
             raise VitrailError(
                 "there is no influence", [Problem("method", what, f"Run --method {with_facts(self.study, SHARE)}.")]
             )
@@ -349,7 +355,7 @@ class Run(Plottable):
             hint = f"{verb.capitalize()} there: vitrail {verb}." if takes_part else nearest(site, self.sites)
             if takes_part and not away:
                 what = f"sites/{site_folder(site)} with its model is not in the run folder: it was left out or removed."
-                hint = "Take it from a copy of the run."
+                hint = "Restore it from a copy of the run."
             raise VitrailError(f"cannot {verb}", [Problem("site", what, hint)])
         return Model(self.study, self.method, self.seed, self.models[site], self.encoders[site])
 

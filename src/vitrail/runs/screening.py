@@ -107,7 +107,7 @@ def screen_sites(study: Study, sites: Mapping[str, pd.DataFrame]) -> Screening:
     if study.images:
         problems.append(Problem("study", "it is of pictures, which have no columns to compare.", "Use vitrail check."))
     if study.parties:
-        what = "it has parties, who hold other columns of the same people: nobody has the same column."
+        what = "its parties hold different columns of the same people, so there are no columns to compare."
         problems.append(Problem("parties", what, "Use vitrail check."))
     if problems:
         raise VitrailError("this cannot be screened", problems)
