@@ -34,7 +34,7 @@ class Leaves(Enum):
 
 
 class VitrailError(Exception):
-    """A mistake in what was given to us. Anything else that is raised is a mistake of ours.
+    """An error in what the user gave. Any other exception is a bug in Vitrail.
 
     >>> print(VitrailError("bad study", [Problem("line 3", "expected a number, got 'x'.", "Write rounds = 10.")]))
     bad study

@@ -173,7 +173,7 @@ class Model(NamedTuple):
 
 @dataclass(repr=False)
 class Run(Plottable):
-    """What came out. `models` holds each site's settled state; it is private to that site."""
+    """The result of a run. `models` holds each site's final state, which is private to that site."""
 
     study: Study
     method: AnyMethod
@@ -213,8 +213,8 @@ class Run(Plottable):
         return pd.DataFrame(last[["site", "metric", "value"]]).reset_index(drop=True)
 
     def baseline(self) -> pd.DataFrame:
-        """site, metric, value: what always giving the same answer comes to on each site's own hold-out rows (the most
-        common class, or the mean). Nothing of a run made before Vitrail kept it."""
+        """site, metric, value: the score of one answer for every row (the most common class, or the mean) on each
+        site's own hold-out rows. Empty for a run of an earlier version, which did not keep it."""
         rows = self.history[self.history.split == f"test:{MAJORITY}"]
         return rows[["site", "metric", "value"]].reset_index(drop=True)
 
@@ -234,14 +234,14 @@ class Run(Plottable):
         return any(self.info.get("took_part", {"": 1}).values())
 
     def uncertainty(self) -> pd.DataFrame:
-        """site, rows, doubt, auroc, accuracy, kept, accuracy_kept: how unsure each site's model is in the end, on the
-        site's own hold-out rows, and what that is worth.
+        """site, rows, doubt, auroc, accuracy, kept, accuracy_kept: how unsure each site's final model is on the site's
+        own hold-out rows, and how well that predicts its mistakes.
 
         `doubt` is the mean over the rows, from 0 (sure) to 1 (knows nothing). `auroc` is the chance that it is larger
-        at a mistake than at a row that the model got right: 0.5 tells nothing. Without the least sure tenth there are
-        `kept` rows, and on those the model has `accuracy_kept`; where most sites have less than 100 rows, without the
-        least sure fifth, or two fifths. NaN where fewer than 10 rows stand behind a number, or lie between two; `auroc`
-        also where the model is never wrong, or always.
+        at a mistake than at a row that the model got right: 0.5 is chance. Without the least sure tenth of the rows
+        there are `kept` rows, and the model has `accuracy_kept` on them; if most sites have fewer than 100 rows, the
+        least sure fifth or two fifths are left out instead. A number is NaN if it rests on fewer than 10 rows, or if
+        fewer than 10 rows lie between two numbers; `auroc` also if the model is never wrong or always wrong.
         """
         self._check_doubt()
         return uncertainty(self.scores(COVERAGE), self.sizes)
@@ -281,7 +281,7 @@ class Run(Plottable):
         return self.plan.wire(bool(self.info.get("keep_updates")), self.screening is not None)
 
     def fact(self, means: str) -> Tensor | None:
-        """The fact of this run that means this (core/facts.py), if there is one."""
+        """The fact of this run with this meaning (core/facts.py), if there is one."""
         return find_value(self.facts, means)
 
     def trust(self) -> Trust:
@@ -304,7 +304,8 @@ class Run(Plottable):
         return pd.DataFrame(shares.nanmean(0).numpy(), index=self.sites, columns=self.sites)
 
     def companion_scores(self) -> pd.DataFrame:
-        """round, site, model, metric, value: of the models carried beside each site's own, on its hold-out rows."""
+        """round, site, model, metric, value: scores of the models that are carried along beside each site's own, on its
+        hold-out rows."""
         rows = self.history[(self.history.stage == 0) & self.history.split.str.startswith("test:")]
         rows = rows[rows.split != f"test:{MAJORITY}"]  # nobody carries that: see `baseline`
         rows = rows.assign(model=rows.split.str.removeprefix("test:"))
@@ -315,8 +316,9 @@ class Run(Plottable):
         return self.pseudonyms.get(site, site)
 
     def predict(self, site: str, frame: pd.DataFrame) -> pd.DataFrame:
-        """That site's own model on raw rows: a probability for each class and how unsure it is, or a number. Warns of
-        rows unlike what the study agreed on; `final_model(site).predict_marked` names them."""
+        """What that site's own model predicts for raw rows: a probability for each class and how unsure it is, or a
+        number. Warns if rows have values outside what the study agreed on; `final_model(site).predict_marked` names
+        them."""
         answers, notes = self.final_model(site).predict_marked(frame)
         for note in notes:
             tell(note)
@@ -331,11 +333,12 @@ class Run(Plottable):
         outcome: str | None = None,
         reference: pd.DataFrame | None = None,
     ) -> Explanation:
-        """Why that site's own model says of raw rows what it says: Shapley values over the study's features.
+        """Why that site's own model predicts what it predicts for raw rows: Shapley values of the study's features.
 
-        `rows`: how many, by lot where there are more, or the names (index) of those wanted. `outcome`: the class whose
-        log odds are explained, else the positive or the last one. Off is the typical row (median, most frequent level)
-        of `reference`; without it, of the site's training rows if `frame` holds the rows of the run, else of `frame`.
+        `rows`: the number of rows to explain, sampled at random if there are more, or the names (index) of the rows.
+        `outcome`: the class whose log odds are explained; by default the positive or the last one. A feature that is
+        switched off has the value of the typical row (median, most frequent level) of `reference`; without `reference`,
+        of the site's training rows if `frame` holds the rows of the run, else of `frame`.
         """
         from vitrail.runs.site.explanation import explain_model
 
@@ -366,7 +369,7 @@ class Run(Plottable):
         return adopt(self, name, frame)
 
     def save(self, path: str | Path) -> None:
-        """Write a run folder; refuses to write over anything."""
+        """Write a run folder; never overwrites anything."""
         from vitrail.runs.store import write_run
 
         folder = Folder(Path(path), resume=False)

@@ -220,7 +220,7 @@ class Study(HtmlRepr, TableSchema):
 
     @classmethod
     def load(cls, path: str | Path, kept: bool = False) -> Study:
-        """Read a study file. `kept`: one that a run wrote, of the first format where it states none."""
+        """Read a study file. `kept`: a file that a run wrote, which has the first format if it names none."""
         path = Path(path)
         text, raw = read_study(path)
         if kept:
@@ -242,7 +242,7 @@ class Study(HtmlRepr, TableSchema):
     @classmethod
     def infer(cls, sites: Sites, target: str, *, site: str = "", **given: Any) -> Study:
         """Draft a study from a table for each site, or from one whose column `site` names it: kinds, ranges and
-        categories are guesses to be read by a person. What a person has to decide is told as warnings."""
+        categories are guesses for a person to check. Warnings list what a person has to decide."""
         from vitrail.data.drafting.features import infer_study
 
         return cls.parse(infer_study(sites, target, site, given), "the inferred study")

@@ -1,4 +1,5 @@
-"""Shortcuts on purpose: a mark on the pictures of one class at one site, for research on who notices.
+"""Shortcuts that are planted on purpose: a mark on the pictures of one class at one site, for research on methods that
+detect it.
 
     emoji   a face in a corner, always at the same place
     line    a drain-like tube with dark rims, on another course in every picture
