@@ -223,7 +223,13 @@ def test_a_study_that_changed_since(folder: Path, place: Path) -> None:
 
 def test_rows_of_all_in_one_place_is_no_deployed_study(place: Path) -> None:
     Study.load(place / "heart.toml").with_changes(method={"name": "centralized"}).save(place / "heart.toml")
-    refused("would move every site's rows out of the hospital", enrolment.invite, place / "heart.toml", SITES, "localhost:80")
+    refused(
+        "would move every site's rows out of the hospital",
+        enrolment.invite,
+        place / "heart.toml",
+        SITES,
+        "localhost:80",
+    )
     assert not (place / "heart.coordinator").exists()
 
 

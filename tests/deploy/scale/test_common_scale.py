@@ -135,11 +135,11 @@ def test_one_list_and_one_mean(agreed: Agreement, tmp_path: Path) -> None:
     way = Way(agreed, tmp_path)
     scale_of(way)
     (tmp_path / KEPT).unlink()
-    with pytest.raises(VitrailError, match="it was asked before in this run, with another content"):
+    with pytest.raises(VitrailError, match="it was asked before in this run with other contents"):
         finish_moments(masked_moments(way, NAMES[:3], tmp_path))  # type: ignore[arg-type]
     step2 = next(m for m in way.asked if m.words["step"] == 2)
     other = Message("standardise", {**step2.words, "run": RUN}, {"mean": step2.tensors["mean"] + 1})
-    with pytest.raises(VitrailError, match="with another content"):
+    with pytest.raises(VitrailError, match="with other contents"):
         way.site("east").answer(other)
 
 
