@@ -55,7 +55,7 @@ def test_a_newer_study_is_read_where_it_says_nothing_new(tmp_path: Path) -> None
     (tmp_path / "s.toml").write_text(newer + text)
     assert Study.load(tmp_path / "s.toml") == Study.parse(tomllib.loads(text))
     (tmp_path / "s.toml").write_text(newer + "of_tomorrow = 1\n" + text)
-    with pytest.raises(vt.VitrailError, match="newer than what this Vitrail reads") as caught:
+    with pytest.raises(vt.VitrailError, match="newer than the formats that this Vitrail reads") as caught:
         Study.load(tmp_path / "s.toml")
     assert "of_tomorrow" in str(caught.value)
 

@@ -85,7 +85,7 @@ def test_the_f1_of_the_event_and_pages_follow_what_is_set(positive: str, right: 
 
 
 def test_the_f1_of_the_event_needs_two_classes() -> None:
-    with pytest.raises(vt.VitrailError, match="f1_event is about one of two classes, and the target has 3"):
+    with pytest.raises(vt.VitrailError, match="f1_event is about one of two classes, but the target has 3"):
         Study.parse(
             {"target": {"column": "y", "classes": ["a", "b", "c"]}, "features": {"x": {"kind": "numeric"}},
              "metrics": ["f1_event"]}

@@ -139,7 +139,7 @@ def test_without_persons_rows_and_numbers_are_what_they_were() -> None:
 def test_a_row_without_a_person_is_told() -> None:
     frame = visits()["s0"]
     frame.loc[5, "patient"] = None
-    with pytest.raises(VitrailError, match="expected a person in every row, 1 of 240"):
+    with pytest.raises(VitrailError, match="expected a person in every row, but 1 of 240"):
         clean(frame, study_of(person="patient"))
     assert any(f.kind == "person_missing" for f in find_faults(frame, study_of(person="patient")))
     clean(frame.drop(columns=["patient", "sick"]), study_of(person="patient"), need_target=False)  # to predict
@@ -155,7 +155,7 @@ def test_one_person_is_no_site() -> None:
     ("given", "what"),
     [
         ({"person": "x1"}, "also a feature"),
-        ({"person": "sick"}, "another meaning already"),
+        ({"person": "sick"}, "already has another role"),
         ({"split": {"by": "date", "column": "day"}}, "first day of the test rows"),
         ({"split": {"by": "date", "test_from": "2021-01-01"}}, "column with each row's date"),
         ({"split": {"column": "day"}}, "only a split by date"),
@@ -164,7 +164,7 @@ def test_one_person_is_no_site() -> None:
         ({"person": "day", "split": {"by": "date", "column": "day", "test_from": "2021"}}, "names persons"),
         (
             {"split": {"by": "date", "column": "day", "test_from": "2021-01-01"}, "verdict": {"folds": 5}},
-            "whatever their date",
+            "folds ignore dates",
         ),
     ],
 )

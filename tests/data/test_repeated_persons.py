@@ -139,7 +139,7 @@ def test_init_drafts_whose_pictures_they_are(tmp_path: Path) -> None:
     draft = infer_table(read_drafts([tmp_path], "finding"), "finding")
     study = vt.Study.parse(draft.content)
     assert study.person_column
-    assert "72 pictures seem to be of 24 people" in draft.notes[-1]
+    assert "the 72 pictures show 24 people" in draft.notes[-1]
     rows = clean(read_sites(tmp_path, study)["north"], study)
     whose = persons_of(rows, study)
     assert whose is not None

@@ -238,5 +238,5 @@ def test_every_block_is_cut_by_itself(seed: int) -> None:
 def test_there_is_no_shared_model_to_count_contributions_on(tmp_path: Path) -> None:
     tables = opposed_tables({"small": 40, "large": 60})
     study = vt.Study.infer(tables, target="sick")
-    with pytest.raises(vt.VitrailError, match="no shared one that a coalition's reports would give"):
+    with pytest.raises(vt.VitrailError, match="no shared model that a coalition's reports would give"):
         vt.federate(study, tables, "cfl", keep_updates=True, out=tmp_path / "run")

@@ -180,9 +180,9 @@ def test_a_study_says_what_does_not_go_together() -> None:
             )
         return str(caught.value)
 
-    assert "32 x 32" in told({"weights": "some.pth"})
-    assert "neither trained nor read" in told({"frozen": True})
+    assert "multiples of 32 pixels" in told({"weights": "some.pth"})
+    assert "need weights from a file" in told({"frozen": True})
     whole = {"weights": "some.pth", "frozen": True}
-    assert "drawn anew" in told(whole, size=(64, 64), augment=["flip"])
+    assert "augmented anew" in told(whole, size=(64, 64), augment=["flip"])
     assert "-1 to 1" in told(whole, size=(64, 64), normalise="unit")
-    assert "cnn has none" in told({"kind": "cnn", "prototypes": 3})
+    assert "the network cnn does not have this key" in told({"kind": "cnn", "prototypes": 3})

@@ -119,5 +119,5 @@ def test_what_is_agreed_on_names_the_file_and_does_not_hold_it(study: vt.Study, 
 
 
 def test_augmenting_what_is_frozen_is_refused(study: vt.Study) -> None:
-    with pytest.raises(vt.VitrailError, match="drawn anew"):
+    with pytest.raises(vt.VitrailError, match="augmented anew"):
         study.with_changes(images={"augment": ("flip",)})

@@ -127,7 +127,7 @@ CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a line less": (lambda run: relog(run, lambda x: [x[0], *x[2:]]), f"{LOG}, line 2: it does not follow"),
     "two swapped": (lambda run: relog(run, lambda x: [x[1], x[0], *x[2:]]), f"{LOG}, line 1: it does not follow"),
     "no line of ours": (lambda run: relog(run, lambda x: [b"hello\n", *x[1:]]), f"{LOG}, line 1: it is no"),
-    "an old line": (lambda run: relog(run, lambda x: [*x, b'{"event": "x"}\n']), "hold on to nothing"),
+    "an old line": (lambda run: relog(run, lambda x: [*x, b'{"event": "x"}\n']), "not linked to those before"),
 }  # fmt: skip
 
 
@@ -205,21 +205,36 @@ DAMAGE: list[tuple[str, list[str], Callable[[Path], object], str]] = [
         "edited tensors",
         ["predict", "report"],
         lambda c: flip(c / "run/sites/north/model.safetensors"),
-        "not as the run",
+        "changed or damaged after the run",
     ),
-    ("edited shared", ["report"], lambda c: flip(c / "run/coordinator/shared.safetensors"), "not as the run wrote it"),
+    (
+        "edited shared",
+        ["report"],
+        lambda c: flip(c / "run/coordinator/shared.safetensors"),
+        "changed or damaged after the run",
+    ),
     ("another study", ["predict"], other, "of another study"),
     ("no sites", ["predict"], lambda c: shutil.rmtree(c / "run/sites"), "not in the run folder"),
-    ("no scores", ["report", "predict"], lambda c: (c / "run/scores.csv").unlink(), "scores.csv: it is not there"),
+    ("no scores", ["report", "predict"], lambda c: (c / "run/scores.csv").unlink(), "scores.csv: it is missing"),
     ("cut scores", ["report"], lambda c: (c / "run/scores.csv").write_text("site,va"), "scores.csv: it is cut short"),
     ("no study", ["report"], lambda c: (c / "run/study.toml").unlink(), "study.toml"),
     ("no json", ["report", "predict"], lambda c: (c / "run/run.json").write_text("[1]"), "expected"),
-    ("half json", ["report"], lambda c: (c / "run/run.json").write_text('{"finished": true}'), "does not say sites"),
+    ("half json", ["report"], lambda c: (c / "run/run.json").write_text('{"finished": true}'), "it lacks sites"),
     ("cut screen", ["report"], lambda c: cut(c / "run/screen.json"), "screen.json: it is cut short"),
     ("cut checkpoint", ["resume"], lambda c: cut(c / "half/checkpoint.json"), "checkpoint.json: it is cut short"),
     ("no state", ["resume"], lambda c: shutil.rmtree(c / "half/sites"), "it is missing"),
-    ("edited state", ["resume"], lambda c: flip(next((c / "half/sites").glob("*/state*"))), "not as the checkpoint"),
-    ("cut tensors", ["resume"], lambda c: cut(next((c / "half/coordinator").glob("0*"))), "not as the checkpoint"),
+    (
+        "edited state",
+        ["resume"],
+        lambda c: flip(next((c / "half/sites").glob("*/state*"))),
+        "after the checkpoint was written",
+    ),
+    (
+        "cut tensors",
+        ["resume"],
+        lambda c: cut(next((c / "half/coordinator").glob("0*"))),
+        "after the checkpoint was written",
+    ),
     ("cut info", ["resume"], lambda c: cut(c / "half/run.json"), "run.json: it is cut short"),
     ("screening cut", ["resume"], lambda c: cut(c / "half/screen.json"), "screen.json: it is cut short"),
     (
@@ -276,7 +291,7 @@ def test_a_full_disk_is_told_and_the_old_file_stays(number: int, tmp_path: Path,
     for act in (lambda: write_atomically(file, "new"), lambda: append(log, b"two\n")):
         with pytest.raises(vt.VitrailError, match=os.strerror(number)) as caught:
             act()
-        assert "whole" in caught.value.problems[0].hint
+        assert "intact" in caught.value.problems[0].hint
     monkeypatch.undo()
     assert file.read_text() == "old"
     assert log.read_bytes() == b"one\n"

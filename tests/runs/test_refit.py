@@ -122,7 +122,7 @@ def _exchanges(method: vt.methods.AnyMethod) -> list[object]:
 
 @pytest.mark.parametrize("budget", ["rows", "sites"])
 def test_noise_is_not_spent_twice(budget: str) -> None:
-    with pytest.raises(VitrailError, match=f"spend protect.{budget} twice"):
+    with pytest.raises(VitrailError, match=f"spend the budget of protect.{budget} twice"):
         study_of(protect={budget: {"epsilon": 4.0}})
 
 

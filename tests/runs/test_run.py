@@ -204,14 +204,14 @@ def test_two_runs_never_share_a_folder(study, sites, tmp_path) -> None:
     out = tmp_path / "run"
     vt.federate(study, sites, out=out)
     before = {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
-    with pytest.raises(vt.VitrailError, match="something here already"):
+    with pytest.raises(vt.VitrailError, match="the folder is not empty"):
         vt.federate(study, sites, out=out)
     with pytest.raises(vt.VitrailError, match="this is another run") as caught:
         vt.federate(study, sites, method="ditto", seed=9, out=out, resume=True)
     assert len(caught.value.problems) >= 2
     assert before == {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
     held = Folder(tmp_path / "other", resume=False)
-    with pytest.raises(vt.VitrailError, match=r"another process holds it|something here already"):
+    with pytest.raises(vt.VitrailError, match=r"another process holds it|the folder is not empty"):
         vt.federate(study, sites, out=tmp_path / "other")
     held.close()
     with pytest.raises(vt.VitrailError, match="no run to resume"):

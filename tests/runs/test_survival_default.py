@@ -130,7 +130,7 @@ def test_older_files_keep_what_times_were_then(tmp_path: Path) -> None:
 def test_hazards_are_for_times() -> None:
     classes = {"target": {"column": "died", "classes": (0, 1)}, "features": PLAIN["features"]}
     assert "hazards" not in vt.Study.parse(classes).to_toml()
-    with pytest.raises(vt.VitrailError, match="hazards are those of times to an event"):
+    with pytest.raises(vt.VitrailError, match="hazards are for a time to an event"):
         vt.Study.parse({**classes, "network": {"hazards": "free"}})
 
 

@@ -58,16 +58,16 @@ def test_a_study_of_times_is_written_and_read() -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"horizon": None}, "expected until when the event is asked for"),
+        ({"horizon": None}, "expected the time by which the event is predicted"),
         ({"time": ""}, "expected the column that says how long"),
         ({"event": ""}, "expected the column that says whether"),
-        ({"time": "a"}, "is no feature"),
-        ({"time": "died"}, "another meaning"),
+        ({"time": "a"}, "cannot be a feature"),
+        ({"time": "died"}, "already has another role"),
         ({"cuts": (90.0, 30.0)}, "expected rising numbers"),
-        ({"cuts": (30.0, 90.0)}, "the last of the cuts is the horizon"),
-        ({"classes": ("no", "yes", "lost")}, "not seen, and that it was"),
+        ({"cuts": (30.0, 90.0)}, "the last cut is the horizon"),
+        ({"classes": ("no", "yes", "lost")}, "first the event not seen"),
         ({"positive": "yes"}, "is not one of"),
-        ({"kind": "classes", "classes": (0, 1), "column": "died"}, "only a time to an event has it"),
+        ({"kind": "classes", "classes": (0, 1), "column": "died"}, "only a time to an event has this key"),
     ],
 )
 def test_what_is_wrong_with_times_is_told(change: dict[str, Any], says: str) -> None:
@@ -81,8 +81,8 @@ def test_what_is_wrong_with_times_is_told(change: dict[str, Any], says: str) -> 
         ({"metrics": ("auc",)}, "no metric 'auc' for the time to an event"),
         ({"training": {"loss": "evidence"}}, "evidence is for classes"),
         ({"weight_column": "a"}, "also a feature"),
-        ({"weight_column": "days"}, "another meaning"),
-        ({"weight_column": "w", "protect": {"rows": {"epsilon": 1.0}}}, "no row may count for more than one"),
+        ({"weight_column": "days"}, "already has another role"),
+        ({"weight_column": "w", "protect": {"rows": {"epsilon": 1.0}}}, "every row must count once"),
     ],
 )
 def test_what_does_not_go_with_times_or_weights_is_told(changes: dict[str, Any], says: str) -> None:
@@ -98,7 +98,7 @@ def test_an_outcome_is_one_number_and_rows_without_a_time_are_left_out() -> None
     assert told == pytest.approx([1.0, -0.5, -10.0, survival.SOON])  # after the horizon it is not seen
     back = survival.in_days(np.array(told), study.target.ends)
     assert back.tolist() == pytest.approx([73, 36.5, 730, 0], abs=1e-6)
-    with pytest.raises(vt.VitrailError, match="expected times from 0"):
+    with pytest.raises(vt.VitrailError, match="expected times of at least 0"):
         clean(frame.assign(days="-1"), study)
     assert list(clean(frame[["a", "b"]], study, need_target=False)) == ["a", "b"]
 
@@ -275,7 +275,7 @@ def test_weights_count_rows_more_than_once() -> None:
     p = run.predict("here", back).iloc[:, :2].to_numpy(np.float64)
     told = run.scores().set_index("metric").value.to_dict()
     assert told == pytest.approx(score(study.metrics, y, p, thresholds=np.array(e.thresholds)), abs=1e-5)
-    with pytest.raises(vt.VitrailError, match="for how many it stands"):
+    with pytest.raises(vt.VitrailError, match="the number of people it stands for"):
         clean(frame.assign(w=0), study)
     assert {f.kind for f in find_faults(frame.assign(w=np.nan), study)} >= {"weight_missing"}
 

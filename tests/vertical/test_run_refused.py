@@ -127,7 +127,7 @@ def test_verbs_of_sites_are_refused(run: Path) -> None:
         ("adopt", run, "--site", "x", "--data", table, "--out", run / "x"),
         ("ui", run),
     ):
-        assert "it is a run of parties" in vitrail(*words)[1], words
+        assert "it is a run with parties" in vitrail(*words)[1], words
     study = run.parent / "study.toml"
     assert "wire.csv" in vitrail("wire", "split", study)[1]
     assert "vt.together" in vitrail("compare", study, "--data", table.parent, "--out", run / "x")[1]

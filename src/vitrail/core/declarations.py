@@ -34,7 +34,8 @@ WITHOUT_ADAPTERS = Adapters()
 
 @dataclass(frozen=True)
 class WireRules:
-    """What an exchange says of its messages; fields are named as in the report (Up), the word (Down) or the state.
+    """What an exchange declares about its messages; fields are named as in the report (Up), the message to sites (Down)
+    or the state.
 
     >>> WireRules(weight_fields="weight")
     Traceback (most recent call last):
@@ -74,7 +75,7 @@ class Needs:
 
 @dataclass(frozen=True)
 class Catalogue:
-    """What lists, comparisons and tuning show of a method, and ask of it before it is built."""
+    """What lists, comparisons and tuning show of a method, and need to know before it is built."""
 
     title: str = ""  # as a page writes it
     baseline: Literal["", "alone", "pooled"] = ""  # each site by itself; or all rows in one place: never deployed

@@ -34,7 +34,7 @@ class Leaves(Enum):
 
 
 class VitrailError(Exception):
-    """A mistake in what was given to us. Anything else that is raised is a mistake of ours.
+    """An error in what the user gave. Any other exception is a bug in Vitrail.
 
     >>> print(VitrailError("bad study", [Problem("line 3", "expected a number, got 'x'.", "Write rounds = 10.")]))
     bad study
@@ -134,7 +134,7 @@ class WriteFailed(TypedError):
     """A full disk, or a file that may not be written. Which one it is stays here."""
 
     leaves_site = Leaves.NOTHING
-    heading = "it cannot be written"
+    heading = "a file cannot be written"
 
 
 class SumRefused(TypedError):
@@ -154,7 +154,7 @@ class SharedSumRefused(TypedError):
 class SumSkipped(TypedError):
     """The coordinator does without this sum; the model stays as it was."""
 
-    heading = "a sum was passed over"
+    heading = "a sum was skipped"
 
 
 class BudgetSpent(TypedError):
@@ -167,7 +167,7 @@ class RunStopped(TypedError):
     """A site stopped the run for good: what it received could have been made to read its rows. Why stays there."""
 
     ends_run = True
-    heading = "this site stopped the run: what it was told could have been made to read its rows"
+    heading = "this site stopped the run: the weights that it received could have been crafted to read its rows"
 
 
 class StudyStopped(TypedError):
@@ -180,14 +180,14 @@ class PlacesRefused(TypedError):
     """A guest shows no places of rows without consent."""
 
     leaves_site = Leaves.PROBLEMS
-    heading = "no places without consent"
+    heading = "the places of common rows need consent"
 
 
 class MatchesSpent(TypedError):
     """A party has matched as often as it agreed to."""
 
     leaves_site = Leaves.PROBLEMS
-    heading = "no more matches"
+    heading = "no matches are left"
 
 
 class MatchRefused(TypedError):
@@ -208,7 +208,7 @@ class TooFewInCommon(VitrailError):
     leaves_site = Leaves.TITLE
 
     def __init__(self, agreed: int, problems: Iterable[Problem]) -> None:
-        super().__init__(f"fewer than {agreed} ids are in common; how many is not told", problems)
+        super().__init__(f"fewer than {agreed} ids are in common; their number is not disclosed", problems)
 
 
 class RationSpent(VitrailError):

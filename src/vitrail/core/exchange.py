@@ -34,7 +34,7 @@ class Nothing(NamedTuple):
 
 
 class Roster(NamedTuple):
-    """Who belongs to the study, and whom a round is about."""
+    """The sites of the study, and the sites that a round is about."""
 
     names: tuple[str, ...]
     present: Tensor  # [site] bool. To `invite`: who can be asked; to `send`: who is asked; to `merge`: who answered
@@ -61,7 +61,7 @@ class Rows(NamedTuple):
 
 
 class SiteContext(NamedTuple):
-    """What an exchange works with at a site during one round, whatever the site keeps and was sent."""
+    """What an exchange works with at a site during one round, besides what the site keeps and was sent."""
 
     task: Task
     rows: Rows

@@ -1,7 +1,7 @@
 """What a coordinator may show, and what facts can mean.
 
 A method declares for each fact its axes, what it means and whether every round's is kept. Pages, tables and tests look
-for meanings, never for a fact's name. A meaning that nobody draws is kept in the run all the same.
+for meanings, never for a fact's name. A meaning without a figure is kept in the run all the same.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Loss(Protocol):
-    """What training makes small: the loss of rows, its gradient at the scores, and what scores say."""
+    """What training minimises: the loss of rows, its gradient at the scores, and what the scores mean."""
 
     def rows(self, out: Out, batch: Batch) -> Tensor: ...  # [site, row]: of each row, weighted
     def grad(self, out: Out, batch: Batch) -> Tensor: ...  # [site, row, output]: its gradient at the scores
@@ -42,7 +42,7 @@ class ScheduledLoss(Protocol):
 
 @dataclass(frozen=True)
 class CrossEntropy:
-    """Of classes: -log of the softmax at the true one."""
+    """For classes: -log of the softmax at the true one."""
 
     uncertainty_means: ClassVar[str] = "how evenly the probability is spread over the classes (its entropy)"
     constant: Tensor | None = field(
@@ -82,7 +82,7 @@ class SquaredError:
 
 @dataclass(frozen=True)
 class Hazard:
-    """Of the time to an event, by intervals (metrics/survival.py): -log of the likelihood of what each row showed.
+    """For the time to an event, by intervals (metrics/survival.py): -log of the likelihood of what each row showed.
 
         h_k = sigmoid(z_k);  loss = -sum over the intervals in which the row was seen: log h_k, or log (1 - h_k)
 
@@ -104,7 +104,7 @@ class Hazard:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Of classes, by networks that say how unsure they are (Sensoy et al. 2018; RIPFL, section 3.2).
+    """For classes, with networks that say how unsure they are (Sensoy et al. 2018; RIPFL, section 3.2).
 
         e = exp(bound tanh(z / bound));  alpha = e + prior + 1;  S = sum alpha;  p = alpha / S;  doubt u = K / S
         loss = digamma(S) - digamma(alpha_y) + kl_t KL(Dir(alpha~) || Dir(1));  alpha~ = y + (1 - y) alpha

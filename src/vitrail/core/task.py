@@ -73,7 +73,7 @@ class Net(Protocol):
 
 @dataclass(frozen=True)
 class Task:
-    """A network, its loss, the parameters everyone starts from, and the rule by which they are improved.
+    """A network, its loss, the parameters everyone starts from, and the optimizer that improves them.
 
     `memory` says what of an optimiser's memory outlives a round: nothing ("fresh"), that of parameters which do not
     leave the site ("own"), or that of the shared ones too ("kept").
@@ -138,5 +138,5 @@ class Task:
 
 
 def carry_state(state: Params, held: Mapping[str, Tensor]) -> Params:
-    """Of a round's memory, what is kept until the next."""
+    """The part of a round's memory that is kept for the next round."""
     return {k: state[k] for k in held}

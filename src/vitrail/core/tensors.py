@@ -21,7 +21,7 @@ def tree_map(f: Callable[..., Tensor], *trees: Params) -> Params:
 
 
 def clone(tree: Params) -> Params:
-    """Tensors nobody else holds, so that a step may overwrite them."""
+    """Copies of the tensors, so that a step may overwrite them."""
     out = {k: empty_like(v) for k, v in tree.items()}
     if out:
         torch._foreach_copy_(list(out.values()), list(tree.values()))
@@ -133,7 +133,7 @@ def dot(one: Params, other: Params) -> Tensor:
 
 
 def select_own(models: Params, own: Tensor) -> Params:
-    """Of models [site, user, ...] each site's own, where `own` [site, user] is 1."""
+    """Each site's own model among models [site, user, ...]: the one for which `own` [site, user] is 1."""
     sites, place = torch.arange(len(own), device=own.device), own.argmax(1)
     return {k: v[sites, place] for k, v in models.items()}
 
@@ -185,7 +185,7 @@ def proximal_term(
     params: Params, towards: Params, strength: float, times: Tensor | None = None
 ) -> Callable[[Params, float], None] | None:
     """The gradient of strength/2 |params - towards|^2 for the names in `towards`: a term of a method's own
-    (core/optimizers.py); nothing where there is no pull. `times` [site]: each site's so many times."""
+    (core/optimizers.py); None where no names or `strength` are given. `times` [site]: a factor for each site."""
     names = list(towards)
     if not names or not strength:
         return None

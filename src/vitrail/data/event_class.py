@@ -29,6 +29,9 @@ def draft_notes(target: Target) -> list[str]:
         return []
     other = next(c for c in target.classes if c != target.positive)
     return [
-        f"{event_sentence(target)} Risks and the F1 of the event are about it. It was taken because it comes last in "
-        f"order; if the other class is the event, write positive = {toml_value(other)} under [target]."
+        (
+            f"{event_sentence(target)} Risks and the F1 of the event are about it. It was chosen because it comes "
+            f"last in sorted order; if the other class is the event, write positive = {toml_value(other)} under "
+            "[target]."
+        )
     ]

@@ -27,12 +27,15 @@ def fold_outcome(rows: pd.DataFrame, table: TableSchema, file: str) -> pd.DataFr
     if target.kind == "time":
         time = rows[target.time].to_numpy()
         if bad := int((time < 0).sum()):
-            what = f"expected times from 0, got {bad} of {len(rows)} below."
+            what = f"expected times of at least 0, but {bad} of {len(rows)} are below."
             problems.append(Problem(f"{file}, column {target.time}", what, "Correct or empty them."))
     if stands:
         weight = rows[stands].to_numpy()
         if bad := int((~(weight > 0)).sum()):
-            what = f"expected in every row a number above 0, for how many it stands; {bad} of {len(rows)} have none."
+            what = (
+                f"expected a weight above 0 in every row, the number of people it stands for, but {bad} of "
+                f"{len(rows)} have none."
+            )
             problems.append(Problem(f"{file}, column {stands}", what, "Correct them."))
     if problems:
         raise VitrailError(f"{file} does not fit the study", problems)

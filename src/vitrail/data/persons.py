@@ -61,9 +61,9 @@ def key_problems(rows: pd.DataFrame, table: TableSchema, file: str) -> list[Prob
     for column in key_columns(table):
         if lacking := int(rows[column].isna().sum()):
             person = column == table.person_column
-            wanted = "a person" if person else "a date (best as 2021-12-31)"
+            wanted = "a person" if person else "a date (preferably as 2021-12-31)"
             hint = "Fill them in, or remove these rows." if person else "Correct them, or remove these rows."
-            what = f"expected {wanted} in every row, {lacking} of {len(rows)} have none that can be read."
+            what = f"expected {wanted} in every row, but {lacking} of {len(rows)} rows have none that can be read."
             problems.append(Problem(f"{file}, column {column}", what, hint))
     return problems
 

@@ -49,7 +49,7 @@ class RepeatedPersons(NamedTuple):
 
     @property
     def words(self) -> str:
-        return f"{self.column} repeats: {self.rows} rows of {self.persons} different values"
+        return f"The column {self.column} repeats: its {self.rows} rows hold {self.persons} different values"
 
 
 def find_person_column(sites: Mapping[str, pd.DataFrame], but: Collection[str]) -> RepeatedPersons | None:
@@ -142,21 +142,23 @@ def find_repeated_persons(frame: pd.DataFrame, table: TableSchema) -> Iterator[C
         if table.person_column in places:
             empty = np.isnan(person_numbers(frame.iloc[:, places[table.person_column]]))
             if empty.any():
-                text = f"{empty.sum()} of {len(empty)} rows do not say whose they are"
+                text = f"{empty.sum()} of {len(empty)} rows do not name a person"
                 yield CheckFinding(
                     "person_missing", "error", table.person_column, (), int(empty.sum()), text, "Fill it in."
                 )
         return
     but = {table.target.column, table.target.time, table.site_column, table.weight_column, *key_columns(table)}
     repeated = find_person_column({"": frame}, but)
-    means = "Visits of one patient then lie on both sides of every split, and scores are too good."
+    means = "Otherwise visits of one patient are in training and test data at once, and scores come out too good."
     if repeated:
-        text = f"{repeated.rows} rows have {repeated.persons} different values, as ids of people with several rows"
-        hint = f'{means} Write person = "{repeated.column}" in the study, all of you, and remove it from the features.'
+        text = (
+            f"{repeated.rows} rows hold {repeated.persons} different values, like the ids of people with several rows"
+        )
+        hint = f'Write person = "{repeated.column}" in the study, and remove it from the features. {means}'
         yield CheckFinding(REPEATED, "warning", repeated.column, (), repeated.rows, text, hint)
     elif alike := count_alike(frame, table, places):
-        text = f"{alike} of {min(len(frame), LOOKED_AT)} rows are nearly the same as another"
-        hint = f"If these are several rows of one patient, export the patient's id and write person = ... : {means}"
+        text = f"{alike} of {min(len(frame), LOOKED_AT)} rows are nearly the same as another row"
+        hint = f"If these are several rows of one patient, export the patient's id and write person = COLUMN. {means}"
         yield CheckFinding("nearly_same_rows", "warning", "", (), alike, text, hint)
 
 

@@ -55,16 +55,16 @@ def split_problems(rows: pd.DataFrame, table: TableSchema, site: str) -> list[Pr
         if persons is None or not len(persons) or persons.max() > 0:
             return []
         what = "expected at least 2 persons with a target, got 1."
-        return [Problem(f"{site}, the table", what, "Leave the site out, or look at the column that names persons.")]
+        return [Problem(f"{site}, the table", what, "Leave the site out, or check the column that names persons.")]
     train, test = _by_date(rows, table)
     where, day = f"{site}, column {table.split.column}", table.split.test_from
     hint = "Agree on another date, or leave the site out."
     problems = []
     if not len(train):
-        problems.append(Problem(where, f"expected rows before {day} to train on, there are none.", hint))
+        problems.append(Problem(where, f"expected rows before {day} to train on, but there are none.", hint))
     if not len(test):
         new = f"{word} first seen" if table.person_column else word
-        problems.append(Problem(where, f"expected {new} from {day} on to test on, there are none.", hint))
+        problems.append(Problem(where, f"expected {new} from {day} on to test on, but there are none.", hint))
     return problems
 
 

@@ -94,8 +94,8 @@ def among(place: Sequence[int], device: torch.device) -> Any:
 def gather_sites(
     named: Sequence[tuple[str, Tensor, Tensor, Tensor]], persons: Mapping[str, Tensor] | None = None
 ) -> Sites:
-    """(name, x, y, w) of each site -> all of them, largest first (by name where equal). `persons`: of each site, whose
-    each row is."""
+    """Stack the (name, x, y, w) of all sites, largest first (by name where equal). `persons`: for each site, the person
+    of each row."""
     ranked = sorted(named, key=lambda site: (-len(site[1]), site[0]))
     return Sites(
         tuple(name for name, *_ in ranked),

@@ -87,7 +87,7 @@ def masked(contract: Contract, ex: AnyExchange) -> Contract:
     words = {}
     for name in [k for k in crosses if k.split("/")[0] in ex.wire.may_be_nan]:
         crosses[f"{name}?"] = crosses[name]
-        words[f"from site/{name}?"] = "where the numbers before are none, a 1"
+        words[f"from site/{name}?"] = "a 1 for each of these numbers that is not a number (NaN)"
     if not crosses:  # nothing is reported
         return contract
     crosses[ZERO] = (ZEROS,), torch.int64
@@ -111,7 +111,7 @@ def guarded(contract: Contract, ex: AnyExchange, guards: Guards) -> Contract:
     first, words = "from site/", dict(contract.words)
     for name in (k for k in up if k not in contract.up):
         sentence = contract.words.get(first + name.rpartition("/")[0], "")
-        words[first + name] = f"{sentence}; in fewer bytes" if sentence else ""
+        words[first + name] = f"{sentence}; compressed" if sentence else ""
     return contract._replace(crosses=up, words=words, read=read)
 
 

@@ -314,7 +314,7 @@ class Engine(Rounds):
 
 
 def _beyond(site: str, name: str) -> VitrailError:
-    what = f"a number is beyond {LIMIT:g}, or none at all."
+    what = f"a number is beyond {LIMIT:g}, or not a number."
     hint = "Lower the learning rate, or give [protect] a clip."
     return SumRefused(f"{site}, {name}", what, hint)
 

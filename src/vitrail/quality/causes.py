@@ -36,15 +36,18 @@ CAUSES: dict[str, tuple[str, str]] = {
     "clipped": ("values cut off", ""),
     "filled_in": ("filled in where nothing was measured", ""),
     "constant_column": (
-        "never changes here",
-        "See whether the export filled it in by default. If it is true, nothing is to be repaired: it tells nothing.",
+        "the same value in every row",
+        (
+            "Check whether the export filled it in by default. If the value is real, there is nothing to repair, but "
+            "the column carries no information here."
+        ),
     ),
-    "missing_by_class": ("missing in one class more than in the other", ""),
+    "missing_by_class": ("missing more often in one class than in another", ""),
     "much_missing": (
-        "hardly measured here",
-        "Fetch the values if they were measured; else there is nothing to repair.",
+        "mostly missing here",
+        "Get the values if they were measured; otherwise there is nothing to repair.",
     ),
-    "out_of_range": ("values out of the agreed range", ""),
+    "out_of_range": ("values outside the agreed range", ""),
 }
 
 
@@ -177,18 +180,19 @@ def _label_cause(table: TableSchema, trials: dict[str, Recoding], turned: Sequen
     if label is None or not (label.gain > (LIKELY if flagged else CLEAR) or len(turned) >= TURNED):
         return None
     if label.gain > LIKELY:
-        numbers = f"read as {_write(label.codes, target.levels, 'as')}, the outcomes fit the shared model better: its "
+        numbers = (
+            f"with {_write(label.codes, target.levels, 'read as')}, the outcomes fit the shared model better: its "
+        )
         numbers += f"log loss falls from {label.before:.2f} to {label.after:.2f}"
         codes = label.codes
     else:
-        numbers = (
-            f"{len(turned)} columns seem turned round at once ({', '.join(turned)}): one cause is likelier than many"
-        )
+        numbers = f"{len(turned)} columns seem to be reversed at once ({', '.join(turned)}), which a reversed outcome "
+        numbers += "would explain"
         codes = tuple(reversed(range(len(target.levels)))) if len(target.levels) == 2 else ()
-    repair = "Settle this first, it disturbs every column: if the code book agrees, write "
+    repair = "Settle this first, because it affects every column. If the code book agrees, write "
     repair += f"{_write(codes, target.levels, 'as')} in the column {target.column}."
     if not codes:
-        repair = f"Compare the codes of {target.column} with the study's first: {', '.join(target.levels)}."
+        repair = f"First compare the codes of {target.column} with the study's: {', '.join(target.levels)}."
     flags = say_flags(target.column, "label flip", {}, _moves(codes, target.levels)) if codes else ""
     return Cause("swapped_label", CAUSES["swapped_label"][0], numbers, repair, command=flags)
 
@@ -202,12 +206,13 @@ def _code_cause(table: TableSchema, name: str, trial: Recoding | None, trouble: 
     loss = "squared error" if table.target.kind == "number" else "log loss"
     fall = f"the shared model's {loss} on this site's outcomes falls from {trial.before:.3f} to {trial.after:.3f}"
     if feature.kind == "numeric":
-        repair = "See whether the sign, or the direction of the scale, differs from the study's; if so, turn it."
-        return Cause("recoded", "low is written as high", f"turned round, {fall}", repair)
+        repair = "Check whether the sign or the direction of the scale differs from the study's; if so, reverse it."
+        return Cause("recoded", "low and high are swapped", f"with the scale reversed, {fall}", repair)
     change = _write(trial.codes, feature.levels, "as")
     repair = f"If the code book agrees, write {change} in the column {name}."
     flags = say_flags(name, "recoded", {}, _moves(trial.codes, feature.levels))
-    return Cause("recoded", CAUSES["recoded"][0], f"reading {change}, {fall}", repair, command=flags)
+    numbers = f"with {_write(trial.codes, feature.levels, 'read as')}, {fall}"
+    return Cause("recoded", CAUSES["recoded"][0], numbers, repair, command=flags)
 
 
 def _moves(codes: Sequence[int], levels: Sequence[str]) -> dict[str, str]:
@@ -225,4 +230,4 @@ def _declared(frame: pd.DataFrame, feature: Feature, name: str, kind: str) -> st
         return ""
     codes = {canon(c) for c in feature.missing}
     count = int(take_columns(frame)[0][name].map(canon).isin(codes).sum())
-    return f"; {count} cells say {', '.join(sorted(codes))}, which the study reads as missing" if count else ""
+    return f"; {count} cells hold {', '.join(sorted(codes))}, which the study reads as missing" if count else ""

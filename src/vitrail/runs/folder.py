@@ -79,8 +79,12 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
 
 def unreadable(path: Path, error: Exception) -> VitrailError:
     """A file of a run that is not there, cut short or damaged, in words."""
-    what = "it is not there." if isinstance(error, FileNotFoundError) else "it is cut short, damaged, or none of ours."
-    hint = "Take the folder from a copy, or run it anew with another --out."
+    what = (
+        "it is missing."
+        if isinstance(error, FileNotFoundError)
+        else "it is cut short, damaged, or not a file of Vitrail."
+    )
+    hint = "Restore the folder from a copy, or run again with another --out."
     return VitrailError("a file of the run cannot be read", [Problem(str(path), what, hint)])
 
 
@@ -128,7 +132,7 @@ PARTIES = "parties"  # the kind, in run.json, of a run of which the parties hold
 def check_sites(path: Path, info: dict[str, Any]) -> None:
     """Refuse a run of parties where one of sites is meant."""
     if info.get("kind") == PARTIES:
-        what, hint = "it is a run of parties, and has no sites.", "Of it: vitrail predict, explain, report."
+        what, hint = "it is a run with parties and has no sites.", "Use vitrail predict, explain or report."
         raise VitrailError("this needs a run of sites", [Problem(str(path), what, hint)])
 
 
@@ -153,7 +157,7 @@ class Folder:
                 [
                     Problem(
                         str(path),
-                        "there is something here already.",
+                        "the folder is not empty.",
                         "Choose another --out, or continue that run with --resume.",
                     )
                 ],
@@ -246,15 +250,16 @@ class Folder:
             if not file.is_file():
                 problems.append(Problem(str(file), "it is missing."))
             elif digest_of_file(file) != mark:
-                problems.append(Problem(str(file), "it is not as the checkpoint left it: cut short, or changed."))
+                problems.append(Problem(str(file), "it was cut short or changed after the checkpoint was written."))
         try:
             tag = f"{at['stage']}-{at['round']:06d}"
             start = shape_at(at["stage"])
         except (KeyError, TypeError, ValueError, IndexError):
-            problems.append(Problem(str(self.path / CHECKPOINT), "it does not say which round it is of."))
+            problems.append(Problem(str(self.path / CHECKPOINT), "it does not name its round."))
         if problems:
             hint = (
-                "Take the folder from a copy; or remove checkpoint.json, and the run begins again at its first round."
+                "Restore the folder from a copy; or remove checkpoint.json, and the run starts again at its first "
+                "round."
             )
             problems[-1] = problems[-1]._replace(hint=hint)
             raise VitrailError("the checkpoint is damaged", problems)

@@ -38,9 +38,13 @@ def check_same_run(folder: Folder, info: dict[str, Any], pseudonyms: dict[str, s
     for k in (*same, "keep_updates"):
         if before.get(k) != json.loads(json.dumps(info.get(k))):
             what = f"was {before.get(k)}, now {info.get(k)}."
-            problems.append(Problem(f"{folder.path}, {k}", what, "Resume with what the run was started with."))
+            problems.append(
+                Problem(f"{folder.path}, {k}", what, "Resume with the settings with which the run was started.")
+            )
     if pseudonyms_of(folder.path, info["sites"]) != pseudonyms:
-        what = "the sites went by other pseudonyms."
-        problems.append(Problem(f"{folder.path}, pseudonyms", what, "Resume with what the run was started with."))
+        what = "the sites had other pseudonyms."
+        problems.append(
+            Problem(f"{folder.path}, pseudonyms", what, "Resume with the settings with which the run was started.")
+        )
     if problems:
         raise VitrailError("this is another run", problems)

@@ -76,20 +76,20 @@ def verify_folder(path: Path) -> Verification:
     try:
         text = (path / LOG).read_bytes()
     except OSError:
-        what = f"it has no {LOG}: it is no run folder, its log was taken away, or an earlier release wrote it."
+        what = f"it has no {LOG}: it is not a run folder, its log was removed, or an earlier release wrote it."
         raise VitrailError("there is nothing to verify", [Problem(str(path), what)]) from None
     links, broken = read_chain(text)
     wrong = [Problem(f"{LOG}, line {n}", f"{what}.") for n, what in broken.items()]
     notes, named = list[str](), digests_in(links)
     whole = _latest(links)
     if whole is None:
-        notes.append("The run is not closed: what it has not sealed yet is not covered.")
+        notes.append("The run is not closed: files that it has not sealed yet are not covered.")
     well = 0
     for name, mark in named.items():
         differences, count = _compare(path, name, mark)
         if differences and whole is None:
             differences = [
-                p._replace(what=f"{p.what[:-1]}, or the run was stopped while it wrote it.") for p in differences
+                p._replace(what=f"{p.what[:-1]}, or the run was stopped while it wrote this file.") for p in differences
             ]
         wrong += differences
         well += count
@@ -124,8 +124,8 @@ def altered(path: Path, names: Iterable[str]) -> list[Problem]:
             own = path.joinpath(*name.split("/")[:2])
             wanted = _inside(own).get(_name(own, place))
         if wanted is not None and place.exists() and digest_of_file(place) != wanted:
-            hint = f"Take it from a copy; all that was changed: vitrail verify {path}"
-            out.append(Problem(str(place), "it is not as the run wrote it: changed, or damaged.", hint))
+            hint = f"Restore it from a copy. To list all changes: vitrail verify {path}"
+            out.append(Problem(str(place), "it was changed or damaged after the run wrote it.", hint))
     return out
 
 

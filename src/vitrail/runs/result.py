@@ -98,8 +98,11 @@ class Model(NamedTuple):
             name += "_"
         notes = list[str]()
         if strange.rows:
-            many = f"{strange.rows} of {len(frame)} rows are unlike what the study agreed on"
-            notes = [f"{many}; column {name!r} names why. Do not rely on their predictions.", *strange.notes]
+            many = f"{strange.rows} of {len(frame)} rows have values outside what the study agreed on"
+            notes = [
+                f"{many}; the column {name!r} says which. Do not rely on the predictions for these rows.",
+                *strange.notes,
+            ]
         return answers.assign(**{name: strange.columns.to_numpy()}), notes
 
     @property
@@ -114,7 +117,7 @@ class Model(NamedTuple):
     def note(self) -> str:
         """What that column means; nothing where there is none."""
         loss = self.method.training_loss(loss_of(self.study))
-        text = f"{self.unsure}: from 0, sure, to 1, knows nothing: "
+        text = f"{self.unsure}: from 0 (sure) to 1 (knows nothing): "
         return f"{text}{loss.uncertainty_means}." if isinstance(loss, UncertaintyLoss) else ""
 
     def scores(self, rows: pd.DataFrame) -> tuple[Task, Tensor]:
@@ -151,7 +154,10 @@ class Model(NamedTuple):
             return map_tensors(lambda v: v.double() if v.is_floating_point() else v, state) if self.double else state
         except ValueError:
             what = "its tensors are not those of this study's network and method."
-            hint = "Somebody put another model's file in its place: take it from a copy. vitrail verify tells what."
+            hint = (
+                "Another model's file may have replaced it: restore it from a copy. vitrail verify lists what was "
+                "changed."
+            )
             raise VitrailError("the model is of another study", [Problem("model.safetensors", what, hint)]) from None
 
     def knows(self) -> dict[str, float]:
@@ -168,7 +174,7 @@ class Model(NamedTuple):
 
 @dataclass(repr=False)
 class Run(Plottable):
-    """What came out. `models` holds each site's settled state; it is private to that site."""
+    """The result of a run. `models` holds each site's final state, which is private to that site."""
 
     study: Study
     method: AnyMethod
@@ -210,8 +216,8 @@ class Run(Plottable):
         return pd.DataFrame(last[["site", "metric", "value"]]).reset_index(drop=True)
 
     def baseline(self) -> pd.DataFrame:
-        """site, metric, value: what always giving the same answer comes to on each site's own hold-out rows (the most
-        common class, or the mean). Nothing of a run made before Vitrail kept it."""
+        """site, metric, value: the score of one answer for every row (the most common class, or the mean) on each
+        site's own hold-out rows. Empty for a run of an earlier version, which did not keep it."""
         rows = self.history[self.history.split == f"test:{MAJORITY}"]
         return rows[["site", "metric", "value"]].reset_index(drop=True)
 
@@ -219,7 +225,7 @@ class Run(Plottable):
         """site, row: which rows of each site's own table were held out and never trained on, by their line in the file
         (the header is line 1) or a picture's path. Between machines each site has its own list, which stays there."""
         if not self.held:
-            what = "its sites are on other machines, or it was made before Vitrail kept this."
+            what = "its sites are on other machines, or an earlier version of Vitrail made it, which did not keep this."
             hint = "A site finds its own list in held_out.csv, in the folder of the run in its home."
             raise VitrailError("it is not known which rows were held out", [Problem("the run", what, hint)])
         rows = [(site, row) for site, some in self.held.items() for row in some]
@@ -231,14 +237,14 @@ class Run(Plottable):
         return any(self.info.get("took_part", {"": 1}).values())
 
     def uncertainty(self) -> pd.DataFrame:
-        """site, rows, doubt, auroc, accuracy, kept, accuracy_kept: how unsure each site's model is in the end, on the
-        site's own hold-out rows, and what that is worth.
+        """site, rows, doubt, auroc, accuracy, kept, accuracy_kept: how unsure each site's final model is on the site's
+        own hold-out rows, and how well that predicts its mistakes.
 
         `doubt` is the mean over the rows, from 0 (sure) to 1 (knows nothing). `auroc` is the chance that it is larger
-        at a mistake than at a row that the model got right: 0.5 tells nothing. Without the least sure tenth there are
-        `kept` rows, and on those the model has `accuracy_kept`; where most sites have less than 100 rows, without the
-        least sure fifth, or two fifths. NaN where fewer than 10 rows stand behind a number, or lie between two; `auroc`
-        also where the model is never wrong, or always.
+        at a mistake than at a row that the model got right: 0.5 is chance. Without the least sure tenth of the rows
+        there are `kept` rows, and the model has `accuracy_kept` on them; if most sites have fewer than 100 rows, the
+        least sure fifth or two fifths are left out instead. A number is NaN if it rests on fewer than 10 rows, or if
+        fewer than 10 rows lie between two numbers; `auroc` also if the model is never wrong or always wrong.
         """
         self._check_doubt()
         return uncertainty(self.scores(COVERAGE), self.sizes)
@@ -251,8 +257,8 @@ class Run(Plottable):
 
     def _check_doubt(self) -> None:
         if not (self.history.split == COVERAGE).any():
-            what = "its target is a number, or it was made before Vitrail kept how unsure models are."
-            raise VitrailError("there is no uncertainty", [Problem("the run", what, "Run a study of classes anew.")])
+            what = "its target is a number, or an earlier version of Vitrail made it, which did not keep this."
+            raise VitrailError("there is no uncertainty", [Problem("the run", what, "Run a study of classes again.")])
 
     def curve(self) -> pd.DataFrame:
         """round, site, metric, value: along the run, stages one after the other, on each site's own hold-out rows."""
@@ -278,7 +284,7 @@ class Run(Plottable):
         return self.plan.wire(bool(self.info.get("keep_updates")), self.screening is not None)
 
     def fact(self, means: str) -> Tensor | None:
-        """The fact of this run that means this (core/facts.py), if there is one."""
+        """The fact of this run with this meaning (core/facts.py), if there is one."""
         return find_value(self.facts, means)
 
     def trust(self) -> Trust:
@@ -294,14 +300,15 @@ class Run(Plottable):
     def influence(self) -> pd.DataFrame:
         """Whom each site learned from: share of its model, mean over the rounds; users down, sites across."""
         if (shares := self.fact(SHARE)) is None:
-            what = f"{self.method.catalogue.title} weighs no sites."
+            what = f"{self.method.catalogue.title} does not weight sites."
             raise VitrailError(
                 "there is no influence", [Problem("method", what, f"Run --method {with_facts(self.study, SHARE)}.")]
             )
         return pd.DataFrame(shares.nanmean(0).numpy(), index=self.sites, columns=self.sites)
 
     def companion_scores(self) -> pd.DataFrame:
-        """round, site, model, metric, value: of the models carried beside each site's own, on its hold-out rows."""
+        """round, site, model, metric, value: scores of the models that are carried along beside each site's own, on its
+        hold-out rows."""
         rows = self.history[(self.history.stage == 0) & self.history.split.str.startswith("test:")]
         rows = rows[rows.split != f"test:{MAJORITY}"]  # nobody carries that: see `baseline`
         rows = rows.assign(model=rows.split.str.removeprefix("test:"))
@@ -312,8 +319,9 @@ class Run(Plottable):
         return self.pseudonyms.get(site, site)
 
     def predict(self, site: str, frame: pd.DataFrame) -> pd.DataFrame:
-        """That site's own model on raw rows: a probability for each class and how unsure it is, or a number. Warns of
-        rows unlike what the study agreed on; `final_model(site).predict_marked` names them."""
+        """What that site's own model predicts for raw rows: a probability for each class and how unsure it is, or a
+        number. Warns if rows have values outside what the study agreed on; `final_model(site).predict_marked` names
+        them."""
         answers, notes = self.final_model(site).predict_marked(frame)
         for note in notes:
             tell(note)
@@ -328,11 +336,12 @@ class Run(Plottable):
         outcome: str | None = None,
         reference: pd.DataFrame | None = None,
     ) -> Explanation:
-        """Why that site's own model says of raw rows what it says: Shapley values over the study's features.
+        """Why that site's own model predicts what it predicts for raw rows: Shapley values of the study's features.
 
-        `rows`: how many, by lot where there are more, or the names (index) of those wanted. `outcome`: the class whose
-        log odds are explained, else the positive or the last one. Off is the typical row (median, most frequent level)
-        of `reference`; without it, of the site's training rows if `frame` holds the rows of the run, else of `frame`.
+        `rows`: the number of rows to explain, sampled at random if there are more, or the names (index) of the rows.
+        `outcome`: the class whose log odds are explained; by default the positive or the last one. A feature that is
+        switched off has the value of the typical row (median, most frequent level) of `reference`; without `reference`,
+        of the site's training rows if `frame` holds the rows of the run, else of `frame`.
         """
         from vitrail.runs.site.explanation import explain_model
 
@@ -352,7 +361,7 @@ class Run(Plottable):
             hint = f"{verb.capitalize()} there: vitrail {verb}." if takes_part else nearest(site, self.sites)
             if takes_part and not away:
                 what = f"sites/{site_folder(site)} with its model is not in the run folder: it was left out or removed."
-                hint = "Take it from a copy of the run."
+                hint = "Restore it from a copy of the run."
             raise VitrailError(f"cannot {verb}", [Problem("site", what, hint)])
         return Model(self.study, self.method, self.seed, self.models[site], self.encoders[site])
 
@@ -363,7 +372,7 @@ class Run(Plottable):
         return adopt(self, name, frame)
 
     def save(self, path: str | Path) -> None:
-        """Write a run folder; refuses to write over anything."""
+        """Write a run folder; never overwrites anything."""
         from vitrail.runs.store import write_run
 
         folder = Folder(Path(path), resume=False)

@@ -104,16 +104,16 @@ def with_silent(screening: Screening, why: Mapping[str, str]) -> Screening:
 
 
 def screen_sites(study: Study, sites: Mapping[str, pd.DataFrame]) -> Screening:
-    """Whose data does not fit, of tables as they are read; nothing is trained. What comes back prints itself.
+    """Whose data does not fit, from raw tables; nothing is trained. The result prints itself as text.
 
-    `study` says what the columns are, `sites` has the table of each. `findings`, `cells`, `sites` and `pooled` of what
-    comes back are what pages show.
+    `study` describes the columns, `sites` has the table of each site. Pages show the `findings`, `cells`, `sites` and
+    `pooled` of the result.
     """
     problems = []
     if study.images:
         problems.append(Problem("study", "it is of pictures, which have no columns to compare.", "Use vitrail check."))
     if study.parties:
-        what = "it has parties, who hold other columns of the same people: nobody has the same column."
+        what = "its parties hold different columns of the same people, so there are no columns to compare."
         problems.append(Problem("parties", what, "Use vitrail check."))
     if problems:
         raise VitrailError("this cannot be screened", problems)

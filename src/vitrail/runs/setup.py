@@ -78,7 +78,7 @@ def check_trainable(wanted: Iterable[tuple[Study, AnyMethod]]) -> None:
     errors = []
     for study, method in wanted:
         if problems := unguarded(study):
-            errors.append(VitrailError("guards are for single runs", problems))
+            errors.append(VitrailError("these runs cannot be protected", problems))
         try:
             build_task(study, method, 0)
         except VitrailError as error:
@@ -91,7 +91,11 @@ def unguarded(study: Study) -> list[Problem]:
     """Why many federations in one stack would not be what the study says: they know no guards."""
     if study.with_changes(protect={"sum": "plain", "least": 3, "scores": "rounded"}).protect == type(study.protect)():
         return []  # masks change no number; who could read which is no matter where all is on one machine
-    return [Problem("protect", "runs in one stack are not guarded.", "Take [protect] out, or use vitrail run.")]
+    return [
+        Problem(
+            "protect", "runs that are computed together cannot be protected.", "Remove [protect], or use vitrail run."
+        )
+    ]
 
 
 def last_splits(task: Task, study: Study) -> tuple[str, ...]:
@@ -143,7 +147,7 @@ def standardise_lines(study: Study, times: int = 1) -> list[WireEntry]:
 
 def resolve(study: Study, method: str | AnyMethod | None, rounds: int | None) -> tuple[Study, AnyMethod]:
     if study.parties:
-        what = "the study has parties, who hold columns of the same people, and no sites."
+        what = "the study has parties, which hold columns of the same people, and no sites."
         hint = "With parties: vitrail run, predict, explain, report; from Python vt.together."
         raise VitrailError("cannot train", [Problem("parties", what, hint)])
     if isinstance(method, str):
@@ -177,15 +181,17 @@ def check_options(
     except RuntimeError:
         problems.append(Problem("device", f"expected 'cpu' or 'cuda', got {device!r}.", "Correct it."))
     if not 0 <= rate < 1:
-        problems.append(Problem("dropout_rate", f"expected a share from 0 to below 1, got {rate}.", "Correct it."))
+        problems.append(
+            Problem("dropout_rate", f"expected a share of at least 0 and below 1, got {rate}.", "Correct it.")
+        )
     problems += [Problem("refuse", f"there is no site {s!r}.", nearest(s, names)) for s in refuse if s not in names]
     problems += _bad_pseudonyms(pseudonyms, refuse, names)
     if refuse and not screened and not any(asks_consent(stage) for stage in method.plan(1)):
-        what = f"{method.catalogue.title} asks no site to publish anything, so that there is nothing to refuse."
+        what = f"{method.catalogue.title} asks no site to publish anything, so there is nothing to refuse."
         problems.append(Problem("refuse", what, f"Leave --refuse out, or run --method {with_consent()}."))
     if pseudonyms and not screened and plan.meanings.isdisjoint(ENDS):
         title = method.catalogue.title
-        what = f"{title} publishes nothing of a single site, so that there is nothing to go by another name."
+        what = f"{title} publishes nothing about a single site, so no pseudonym is needed."
         problems.append(Problem("pseudonyms", what, f"Leave --pseudonym out, or run --method {with_ends()}."))
     for site, spans in away.items():
         if site not in names:
@@ -206,26 +212,28 @@ def check_keeping(plan: Plan, out: object, hidden: bool = False) -> None:
     task, method, what = plan.task, plan.method, ""
     ex = method.plan(1)[0].last
     if method.catalogue.pools_rows:
-        what = "all rows are in one place, so that no site reports anything."
+        what = "all rows are in one place, so no site reports anything."
     elif not any(contract.up for contract in plan.contracts[0]):
         what = "its sites report nothing."
     elif method.wire.per_site_messages or not method.shared(method.coord(task, 1)):
-        what = "it makes a model for each site, and no shared one that a coalition's reports would give."
+        what = "it makes one model for each site, and no shared model that a coalition's reports would give."
     else:
         one_site = torch.ones(1, dtype=torch.bool)
         state, everyone = method.state(task, 1), Roster(("site",), one_site, torch.zeros(1), torch.tensor(1))
         down = ex.send(task, method.coord(task, 1), everyone)
         one, other = (dict(flatten(ex.settle(task, state, d))) for d in (down, map_tensors(lambda t: t + 1, down)))
         if all(torch.equal(v, other[k]) for k, v in one.items()):
-            what = "a site predicts with a model of its own, into which the shared one does not enter."
+            what = "a site predicts with a model of its own, which does not depend on the shared one."
     problems = (
-        [Problem(f"method {method.catalogue.title}", what, "Keep updates of one that shares a model.")] if what else []
+        [Problem(f"method {method.catalogue.title}", what, "Keep the updates of a method that shares a model.")]
+        if what
+        else []
     )
     if hidden:
-        what, hint = "under masks nobody sees a site's report.", 'Write sum = "plain" under [protect].'
+        what, hint = "under masks nobody can read a site's report.", 'Write sum = "plain" under [protect].'
         problems.append(Problem("keep_updates", what, hint))
     if out is None:
-        problems.append(Problem("keep_updates", "there is no folder to keep them in.", "Give one: out, or --out."))
+        problems.append(Problem("keep_updates", "there is no folder to keep them in.", "Give a folder: out, or --out."))
     if problems:
         raise VitrailError("the updates cannot be kept", problems)
 
@@ -237,7 +245,7 @@ def _bad_pseudonyms(pseudonyms: Mapping[str, str], refuse: Sequence[str], names:
         if site not in names:
             problems.append(Problem("pseudonyms", f"there is no site {site!r}.", nearest(site, names)))
         if site in refuse:
-            what = "the site refuses to publish, so that it needs none."
+            what = "the site refuses to publish, so it needs no pseudonym."
             problems.append(Problem(where, what, "Let it refuse, or publish under a pseudonym."))
         if not other.isprintable() or not other or other != other.strip():
             problems.append(Problem(where, f"expected a name, got {other!r}.", "Write it without spaces around it."))

@@ -115,7 +115,7 @@ def _info(path: Path) -> dict[str, Any]:
         raise VitrailError("the run is not finished", [Problem(str(path), what, hint)])
     missing = [k for k in ("sites", "method", "seed", "engine", "fingerprints", "versions") if k not in info]
     if missing:
-        what = f"it does not say {', '.join(missing)}: it was changed, or is no run's."
+        what = f"it lacks {', '.join(missing)}: it was changed, or does not belong to a run."
         raise VitrailError("cannot load the run", [Problem(str(path / "run.json"), what, "Take it from a copy.")])
     return info
 

@@ -109,7 +109,7 @@ def federate(
     the same. `pseudonyms` maps a site to the name it publishes under; scores stay under the sites' own names.
     `keep_updates` writes what each site reports in each round, so that studies/contribution/values.py can rebuild any
     coalition's model; the coordinator then sees each report, also where the method needs only their total. `secrets`:
-    what sites drew from in a run between machines, so that this one draws the same.
+    the seeds of the sites' private draws in a run between machines, so that this run draws the same.
     """
     study, chosen = resolve(study, method, rounds)
     sites = as_sites(sites, site, study.site_column)

@@ -92,7 +92,7 @@ def whole_lines(path: Path) -> bytes:
 
 def unwritable(path: Path, error: OSError) -> WriteFailed:
     """A full disk, or one that may not be written to, in words."""
-    hint = "Make room or see to its permissions, then go on (--resume): what was written before is whole."
+    hint = "Free some space or correct the permissions, then continue with --resume: what was written before is intact."
     return WriteFailed(str(path), f"{error.strerror or error}.", hint)
 
 

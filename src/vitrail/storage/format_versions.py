@@ -28,12 +28,12 @@ def misread(version: Any, reads: str, what: str) -> str:
     """Why a file that says this version cannot be read by who reads that one; "" where it can be.
 
     >>> misread("1.7", "1.0", "study file"), misread("2.0", "1.0", "study file")
-    ('', 'it is a study file of format 2.0, and this Vitrail reads 1.0.')
+    ('', 'it is a study file of format 2.0, but this Vitrail reads 1.0.')
     """
     of, own = numbers(version), numbers(reads)
     if of is None:
         return f"expected the format of a {what}, two numbers such as {reads!r}, got {str(version)[:40]!r}."
-    return "" if own and of[0] == own[0] else f"it is a {what} of format {version}, and this Vitrail reads {reads}."
+    return "" if own and of[0] == own[0] else f"it is a {what} of format {version}, but this Vitrail reads {reads}."
 
 
 def is_newer(version: Any, reads: str) -> bool:

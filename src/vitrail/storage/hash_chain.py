@@ -64,8 +64,10 @@ def read_chain(text: bytes) -> tuple[list[Link], dict[int, str]]:
             elif entry[BEFORE] != before:
                 wrong[number] = "it does not follow the line before it: that one was changed, or lines are missing"
         except (ValueError, RecursionError):
-            wrong[number] = "it is no line of ours"
+            wrong[number] = "it is not a line that Vitrail wrote"
         before = mark
     if loose:
-        wrong[loose] = "lines from here hold on to nothing: an earlier release wrote them, or they were put in"
+        wrong[loose] = (
+            "lines from here on are not linked to those before: an earlier release wrote them, or they were inserted"
+        )
     return links, dict(sorted(wrong.items()))

@@ -51,7 +51,7 @@ class AnswerJournal:
             record = digest + make()
             write_atomically(private_folder(self.folder) / self._file(name), record, private=True, durable=True)
         if record[:DIGEST] != digest:
-            what = "it was asked before in this run, with another content: two answers would tell more."
+            what = "it was asked before in this run with other contents, and two answers would disclose more."
             raise QuestionChanged(f"{self.about}, {name}", what)
         return record[DIGEST:]
 
@@ -79,7 +79,7 @@ class QuestionLog:
             try:
                 name, digest = json.loads(line)
             except ValueError:
-                what = "expected a question that was answered."
+                what = "expected a record of an answered question."
                 raise JournalDamaged(f"{path}:{number}", what) from None
             self._add(name, digest)
 
@@ -134,7 +134,7 @@ class DecisionRecord:
         except ValueError:
             decisions = None
         if not isinstance(decisions, dict):
-            raise JournalDamaged(str(self.path), "expected what was decided before, as JSON.")
+            raise JournalDamaged(str(self.path), "expected the earlier decisions, as JSON.")
         return decisions
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:

@@ -23,7 +23,7 @@ def read_regular(path: Path, most: int) -> bytes:
         if stat.S_ISDIR(about.st_mode):
             raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
         if not stat.S_ISREG(about.st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file, but a pipe or a device", str(path))
+            raise OSError(errno.EINVAL, "it is a pipe or a device, not a regular file", str(path))
         if about.st_size > most:
             raise OSError(errno.EFBIG, f"it is longer than {most / 2**20:g} MiB", str(path))
         with os.fdopen(file, "rb", closefd=False) as opened:

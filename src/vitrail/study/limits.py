@@ -45,7 +45,7 @@ def read_study(path: Path) -> tuple[str, dict[str, Any]]:
         raise VitrailError("cannot read the study", [Problem(str(path), what, hint)]) from None
     if why := text_problem(text):
         what = f"expected a study file, but {why}."
-        raise VitrailError("cannot read the study", [Problem(str(path), what, "Ask who wrote it.")])
+        raise VitrailError("cannot read the study", [Problem(str(path), what, "Ask its author.")])
     try:
         raw = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # numbers of thousands of digits are a plain ValueError
@@ -61,10 +61,10 @@ def text_problem(text: str) -> str:
     for mark, most in MARKS.items():
         if (count := text.count(mark)) > most:
             kinds = {"\n[": "sections", "=": "keys", ",": "values in lists"}
-            return f"it has {count} {kinds[mark]}, and no study has more than {most}"
+            return f"it has {count} {kinds[mark]}, and at most {most} are allowed"
     longest = max((len(line) for line in text.splitlines()), default=0)
     if longest > LONGEST_LINE:
-        return f"a line of it has {longest} characters, and no study's has more than {LONGEST_LINE}"
+        return f"a line of it has {longest} characters, and at most {LONGEST_LINE} are allowed"
     return ""
 
 
@@ -106,12 +106,12 @@ def size_problems(study: Study, place: Callable[..., str]) -> Iterable[Problem]:
         first = study.network.width if kind != "resnet18" else 64
         if (numbers := first * height * width) > MOST_MAP:
             what = f"the first map of one picture would have {numbers} numbers, and at most {MOST_MAP} are allowed."
-            yield Problem(place("network", "width"), what, "Give smaller pictures, or a smaller width.")
+            yield Problem(place("network", "width"), what, "Use smaller pictures or a smaller width.")
         ends = (2 * first * (height // 4) * (width // 4), *hidden, outputs) if kind == "cnn" else ()
     else:
         given = sum(max(1, len(feature.categories)) for feature in study.features.values())
         ends = (given, *(hidden if kind == "mlp" else ()), outputs)
     if (weights := sum(a * b for a, b in pairwise(ends))) > MOST_WEIGHTS:
         what = f"the network would have about {weights} weights, and at most {MOST_WEIGHTS} are allowed."
-        hint = "Write smaller numbers in hidden, or give the network fewer columns or pixels."
+        hint = "Write smaller numbers in hidden, or use fewer columns or pixels."
         yield Problem(place("network", "hidden"), what, hint)

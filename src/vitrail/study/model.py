@@ -187,7 +187,7 @@ class Study(HtmlRepr, TableSchema):
         places = {p.where for p in problems}
         of = plain.get("format", format_versions.STUDY)
         if why := format_versions.misread(of, format_versions.STUDY, "study file"):
-            hint = "Install the version of Vitrail that wrote it, or draft it anew."
+            hint = "Install the version of Vitrail that wrote it, or draft the study again."
             raise VitrailError(f"{source} cannot be read", [Problem(place("format"), why, hint)])
         if absurd := list(itertools.islice(count_problems(plain, place), MOST_TOLD)):
             raise VitrailError(f"{source} is not a valid study ({len(absurd)} to correct)", absurd)
@@ -207,7 +207,10 @@ class Study(HtmlRepr, TableSchema):
         problems += _unused(study, place) if study is not None and study.parties else []
         problems += size_problems(study, place) if study is not None and not problems else []
         if problems and format_versions.is_newer(of, format_versions.STUDY):
-            what = f"it is of format {of}, newer than what this Vitrail reads ({format_versions.STUDY})."
+            what = (
+                f"it has format {of}, which is newer than the formats that this Vitrail reads "
+                f"({format_versions.STUDY})."
+            )
             problems.insert(0, Problem(place("format"), what, "Install a newer version: it may know what follows."))
         if problems or study is None:
             raise VitrailError(f"{source} is not a valid study ({len(problems)} to correct)", problems)
@@ -217,7 +220,7 @@ class Study(HtmlRepr, TableSchema):
 
     @classmethod
     def load(cls, path: str | Path, kept: bool = False) -> Study:
-        """Read a study file. `kept`: one that a run wrote, of the first format where it states none."""
+        """Read a study file. `kept`: a file that a run wrote, which has the first format if it names none."""
         path = Path(path)
         text, raw = read_study(path)
         if kept:
@@ -239,7 +242,7 @@ class Study(HtmlRepr, TableSchema):
     @classmethod
     def infer(cls, sites: Sites, target: str, *, site: str = "", **given: Any) -> Study:
         """Draft a study from a table for each site, or from one whose column `site` names it: kinds, ranges and
-        categories are guesses to be read by a person. What a person has to decide is told as warnings."""
+        categories are guesses for a person to check. Warnings list what a person has to decide."""
         from vitrail.data.drafting.features import infer_study
 
         return cls.parse(infer_study(sites, target, site, given), "the inferred study")
@@ -301,11 +304,11 @@ def _unused(study: Study, place: Callable[..., str]) -> list[Problem]:
         ):
             method = methods.PARTIES.get(study.method["name"])
             hint = (
-                f"Remove it. In [method] there are {', '.join(method.__dataclass_fields__)}."
+                f"Remove it. The keys of [method] are {', '.join(method.__dataclass_fields__)}."
                 if method
                 else "Remove it."
             )
-            what = "with parties the method says how it is trained, and this is not used."
+            what = "this key is not used: in a study with parties the method decides how training is done."
             out.append(Problem(place(section, key), what, hint))
     return out
 

@@ -19,24 +19,26 @@ def person_problems(
     if column and isinstance(column, str):
         yield from _column_problems("person", column, raw, target, features, place("person"), place)
     if pattern and isinstance(pattern, str):
-        where, example = place("images", "person"), 'Write for example "(p[0-9]+)_".'
+        where, example = place("images", "person"), 'For example: "(p[0-9]+)_".'
         try:
             groups = re.compile(pattern).groups
         except re.error as error:
-            yield Problem(where, f"it is no regular expression ({error}).", example)
+            yield Problem(where, f"it is not a regular expression ({error}).", example)
         else:
             if groups != 1:
-                what = f"expected one group in ( ), which is the person; it has {groups}."
+                what = f"expected exactly one group in ( ), for the person; it has {groups}."
                 yield Problem(where, what, example)
         if column:
-            what = "persons are named by a column and by a pattern of the pictures' paths."
+            what = "persons are named twice, by a column and by a pattern of the pictures' paths."
             yield Problem(where, what, "Remove one of the two.")
     if (column or pattern) and raw.get("parties"):
-        what = "parties match their rows by the id of each; a person has one row there."
+        what = "parties match their rows by ids, and each person has one row."
         yield Problem(place("person"), what, "Remove it.")
     protect = raw.get("protect")
     if (column or pattern) and isinstance(protect, Mapping) and protect.get("rows") and raw.get("weight_column"):
-        yield Problem(place("person"), "under noise neither rows nor persons may have weights.", "Remove the weights.")
+        yield Problem(
+            place("person"), "under row-level privacy neither rows nor persons can have weights.", "Remove the weights."
+        )
 
 
 def split_problems(
@@ -48,7 +50,7 @@ def split_problems(
     column, day = split.get("column", ""), split.get("test_from", "")
     if split.get("by") != "date":
         for key in (key for key in ("column", "test_from") if split.get(key)):
-            yield Problem(place("split", key), "only a split by date has it.", 'Write by = "date", or remove it.')
+            yield Problem(place("split", key), "only a split by date has this key.", 'Write by = "date", or remove it.')
         return
     if not column:
         yield Problem(place("split", "column"), "expected the column with each row's date.", "Name it.")
@@ -58,14 +60,14 @@ def split_problems(
             yield Problem(place("split", "column"), "the column names persons.", "Name the one with the dates.")
     if isinstance(day, str) and math.isnan(day_number(day)):
         what = f"expected the first day of the test rows, got {day!r}."
-        yield Problem(place("split", "test_from"), what, 'Write for example test_from = "2021-01-01".')
+        yield Problem(place("split", "test_from"), what, 'For example: test_from = "2021-01-01".')
     for section in ("images", "parties"):
         if raw.get(section):
-            what = f"a study with {section} has no dates to split by."
+            what = f"a study with [{section}] cannot be split by date."
             yield Problem(place("split", "by"), what, "Remove it.")
     if raw.get("verdict"):
-        what = "its folds are drawn from all rows, whatever their date, and the study splits by date."
-        yield Problem(place("verdict"), what, "Remove [verdict]: `vitrail compare` keeps to the date.")
+        what = "its folds ignore dates, but the study splits by date."
+        yield Problem(place("verdict"), what, "Remove [verdict]; `vitrail compare` splits by date.")
 
 
 def _column_problems(
@@ -83,4 +85,4 @@ def _column_problems(
         yield Problem(place("features", column), what, "Remove this section.")
     others = target.get("column"), target.get("time"), raw.get("site_column"), raw.get("weight_column")
     if column in others:
-        yield Problem(where, "the column has another meaning already.", "Name another.")
+        yield Problem(where, "this column already has another role in the study.", "Name another.")

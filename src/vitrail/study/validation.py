@@ -42,7 +42,7 @@ def inconsistencies(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterab
     counts = Counter(str(a) for f in features.values() if isinstance(f, Mapping) for a in _listed(f.get("aliases", ())))
     for alias, times in counts.items():
         if alias in features or alias == target.get("column") or times > 1:
-            what = f"the alias {alias!r} is a name of more than one column."
+            what = f"the alias {alias!r} names more than one column."
             yield Problem(place("features"), what, "A column has one meaning: remove one of them.")
     for name in dummies & set(features):
         hint = "Rename one of the two."
@@ -55,7 +55,7 @@ def inconsistencies(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterab
     if isinstance(network, Mapping):
         yield from _network_problems(network, images, place)
         if network.get("hazards") and target.get("kind") != "time":
-            what = "hazards are those of times to an event, and the target is of another kind."
+            what = "hazards are for a time to an event, but the target is of another kind."
             yield Problem(place("network", "hazards"), what, "Remove it.")
     hidden = network.get("hidden", (1,)) if isinstance(network, Mapping) else (1,)
     if isinstance(hidden, list | tuple) and any(isinstance(h, int) and h < 1 for h in hidden):
@@ -63,7 +63,7 @@ def inconsistencies(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterab
     bedside = raw.get("bedside", {})
     tells_risks = isinstance(bedside, Mapping) and bedside.get("tell") is True
     if tells_risks and (target.get("kind", "classes") != "classes" or raw.get("parties")):
-        why = "only risks of classes, at sites, are told like this."
+        why = "this needs a target of classes and a study without parties."
         yield Problem(place("bedside", "tell"), why, "Write tell = false.")
     seeds = raw.get("seeds", (1,))
     if isinstance(seeds, list | tuple):
@@ -85,7 +85,7 @@ def inconsistencies(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterab
     aim = aims.get(kind, "") if isinstance(kind, str) else ""
     if isinstance(training, Mapping) and training.get("loss") == "evidence" and aim and kind != "classes":
         hint = 'Write loss = "likelihood".'
-        yield Problem(place("training", "loss"), f"evidence is for classes, and the target is {aim}.", hint)
+        yield Problem(place("training", "loss"), f"evidence is for classes, but the target is {aim}.", hint)
     if not isinstance(metrics, list | tuple) or not aim:
         return
     valid = METRICS[kind]
@@ -96,7 +96,7 @@ def inconsistencies(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterab
             yield Problem(place("metrics"), f"there is no metric {m!r} for {aim}.", nearest(str(m), valid))
     classes = _listed(target.get("classes"))
     if "f1_event" in metrics and kind == "classes" and classes and len(classes) != 2:
-        what = f"f1_event is about one of two classes, and the target has {len(classes)}."
+        what = f"f1_event is about one of two classes, but the target has {len(classes)}."
         yield Problem(place("metrics"), what, "Use f1, which is weighted over all classes.")
 
 
@@ -113,8 +113,8 @@ def _method_problems(raw: Mapping[str, Any], place: Callable[..., str]) -> Itera
     if "name" not in method:
         yield Problem(place("method"), "'name' is missing.", nearest("", table))
     elif isinstance(name, str) and name not in table and (name in methods.TABLE or name in methods.PARTIES):
-        whose = "sites with rows of different people, and the study has parties with columns of the same"
-        whose = whose if parties else "parties with columns of the same people, and the study has none"
+        whose = "sites with rows of different people, but the study has parties with columns of the same people"
+        whose = whose if parties else "parties with columns of the same people, but the study has no parties"
         yield Problem(place("method", "name"), f"{name} is for {whose}.", f"Valid here: {', '.join(table)}.")
     else:
         for p in methods.problems(name, given, "method", table):
@@ -125,18 +125,20 @@ def _verdict_problems(raw: Mapping[str, Any], place: Callable[..., str]) -> Iter
     if raw.get("verdict") is None:
         return
     if raw.get("parties"):
-        what = "parties hold columns of the same people, and none of them could train alone on another's."
+        what = "a verdict compares joining with training alone, which parties cannot do."
         yield Problem(place("verdict"), what, "Remove it.")
     protect, method = raw.get("protect", {}), raw.get("method", {})
     budgets = [k for k in ("rows", "sites") if isinstance(protect, Mapping) and protect.get(k) is not None]
     for key in budgets:  # a row is in all folds but one
-        what = f"every fold would spend protect.{key} once more."
+        what = f"every fold would spend the budget of protect.{key} once more."
         yield Problem(place("verdict"), what, "Remove one of the two; vitrail compare simulates without noise.")
     name = method.get("name") if isinstance(method, Mapping) else None
     kind = methods.TABLE.get(name) if isinstance(name, str) and not raw.get("parties") else None
     if kind is not None and not kind.catalogue.federated:
         yield Problem(
-            place("verdict"), f"with {kind.catalogue.title} nobody joins anybody.", "Remove it, or change the method."
+            place("verdict"),
+            f"with {kind.catalogue.title} no site trains with others, so there is nothing to judge.",
+            "Remove it, or change the method.",
         )
 
 
@@ -145,11 +147,11 @@ def _refit_problems(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterab
     if not isinstance(training, Mapping) or training.get("refit") is not True:
         return
     if raw.get("parties"):
-        what = "parties train one model together, and it is not trained again on all people so far."
+        what = "training once more on all people is not available with parties."
         yield Problem(place("training", "refit"), what, "Write refit = false.")
     for key in ("rows", "sites"):
         if isinstance(protect, Mapping) and protect.get(key) is not None:
-            what = f"training once more on all rows would spend protect.{key} twice."
+            what = f"training once more on all rows would spend the budget of protect.{key} twice."
             yield Problem(place("training", "refit"), what, "Write refit = false, or remove the noise.")
 
 
@@ -173,7 +175,7 @@ def _party_problems(
             yield Problem(place(key), f"a study with parties has no {what.removeprefix('a ')}.", "Remove it.")
     for name, party in parties.items():
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_. -]*", str(name)):
-            what = "a party's name is also a file's: letters, digits, spaces and - _ . alone."
+            what = "a party's name is also a file name: use only letters, digits, spaces and - _ ."
             yield Problem(place("parties", name), what, "Rename it.")
         if not isinstance(party, Mapping):
             continue
@@ -185,7 +187,7 @@ def _party_problems(
         if host and column and column == target.get("column"):
             yield Problem(place("parties", name, "id"), "the id is the target.", "Name another column.")
         for key in (key for key in GUESTS_OWN if host and key in party and not _is_default(key, party[key])):
-            yield Problem(place("parties", name, key), f"a host has no {key}: it asks.", "Remove it.")
+            yield Problem(place("parties", name, key), f"only a guest has the key {key}.", "Remove it.")
 
 
 def _is_default(key: str, value: Any) -> bool:
@@ -262,9 +264,9 @@ def _picture_problems(
     images: Any, features: Mapping[str, Any], target: Mapping[str, Any], place: Callable[..., str]
 ) -> Iterable[Problem]:
     if features:
-        yield Problem(place("features"), "a study of pictures has no columns beside them.", "Remove these sections.")
+        yield Problem(place("features"), "a study of pictures cannot have feature columns.", "Remove these sections.")
     if target.get("kind", "classes") != "classes":
-        what = f"pictures are told apart by classes, and the target is a {target['kind']}."
+        what = f"a study of pictures predicts classes, but the target is a {target['kind']}."
         yield Problem(place("target", "kind"), what, 'Write kind = "classes" and list them.')
     if not isinstance(images, Mapping):
         return
@@ -284,25 +286,33 @@ def _network_problems(network: Mapping[str, Any], images: Any, place: Callable[.
     if kind not in nets.TABLE:
         yield Problem(place("network", "kind"), f"there is no network {kind!r}.", nearest(kind, fitting))
     elif kind not in fitting:
-        whose = "columns, and the study is of pictures" if pictures else "pictures, and the study is of columns"
+        whose = "columns, but the study is of pictures" if pictures else "pictures, but the study is of columns"
         hint = f"Write kind = {' or '.join(map(repr, fitting))}."
         yield Problem(place("network", "kind"), f"{kind} is for {whose}.", hint)
     elif pictures:
         if network.get("dropout", 0):
-            yield Problem(place("network", "dropout"), f"{kind} has none.", "Write dropout = 0.0.")
+            yield Problem(
+                place("network", "dropout"), f"the network {kind} does not have this key.", "Write dropout = 0.0."
+            )
         size = images.get("size") if isinstance(images, Mapping) else None
         if kind == "cnn" and isinstance(size, list | tuple) and any(isinstance(n, int) and 8 <= n < 16 for n in size):
-            what = f"cnn needs pictures of at least 16 x 16 pixels, and they are {list(size)}."
+            what = f"cnn needs pictures of at least 16 x 16 pixels, but they are {list(size)}."
             yield Problem(place("network", "kind"), what, 'Agree on a larger size, or write kind = "resnet18".')
         if kind == "cnn" and isinstance(hidden, list | tuple) and len(hidden) != 2:
-            what = f"cnn has two linear layers between convolutions and head, got {list(hidden)}."
+            what = (
+                f"expected two layers, as cnn has two linear layers between convolutions and head; got {list(hidden)}."
+            )
             yield Problem(place("network", "hidden"), what, "Give two numbers of units.")
     if kind == PROTOTYPES:
         yield from _prototype_problems(network, images if isinstance(images, Mapping) else {}, place)
     elif kind in nets.TABLE:
         for k in ("prototypes", "latent", "weights", "frozen"):
             if network.get(k):
-                yield Problem(place("network", k), f"{kind} has none.", f'Remove it, or write kind = "{PROTOTYPES}".')
+                yield Problem(
+                    place("network", k),
+                    f"the network {kind} does not have this key.",
+                    f'Remove it, or write kind = "{PROTOTYPES}".',
+                )
 
 
 def _prototype_problems(
@@ -311,16 +321,16 @@ def _prototype_problems(
     size, weights, frozen = images.get("size"), network.get("weights"), network.get("frozen")
     sides = [n for n in size if isinstance(n, int)] if isinstance(size, list | tuple) else []
     if weights and any(n % 32 or n < 32 for n in sides):
-        what = f"EfficientNet-Lite0 makes a cell of 32 x 32 pixels, and pictures are {list(sides)}."
-        yield Problem(place("images", "size"), what, 'Agree on multiples of 32, as 224, with fit = "resize".')
+        what = f"EfficientNet-Lite0 needs sides that are multiples of 32 pixels, but the pictures are {list(sides)}."
+        yield Problem(place("images", "size"), what, 'Agree on multiples of 32, such as 224, with fit = "resize".')
     if weights and images.get("normalise", "centred") != "centred":
-        what = "these weights were made on pictures from -1 to 1."
+        what = "these weights were trained on pictures scaled from -1 to 1."
         yield Problem(place("images", "normalise"), what, 'Write normalise = "centred", or leave it out.')
     if frozen and not weights:
-        what = "convolutions that are neither trained nor read from a file see nothing."
+        what = "frozen convolutions need weights from a file: without training they recognise nothing."
         yield Problem(place("network", "frozen"), what, "Name a file of weights, or write frozen = false.")
     if frozen and images.get("augment"):
-        what = "frozen convolutions see each picture once, so that none can be drawn anew for each batch."
+        what = "frozen convolutions read each picture only once, so pictures cannot be augmented anew for each batch."
         yield Problem(place("images", "augment"), what, "Remove it, or write frozen = false under [network].")
 
 

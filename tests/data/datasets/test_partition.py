@@ -209,7 +209,7 @@ F = make_frame(20)
         (lambda: partition.dirichlet(F, "lable", 3), ["there is no column 'lable'", "Did you mean 'label'?"]),
         (lambda: partition.sigma_classes(F, "label", 3, 1.5), ["sigma", "1.5"]),  # type: ignore[arg-type]
         (lambda: partition.sigma_classes(F, "label", 3, 9), ["sigma", "4 classes"]),
-        (lambda: partition.sigma_classes(F, "label", 1, 2), ["sigma", "1 sites of 2 classes"]),
+        (lambda: partition.sigma_classes(F, "label", 1, 2), ["sigma", "1 sites with 2 different classes"]),
         (lambda: partition.sigma_classes(F, "lab", 2, 2), ["'label'"]),
         (lambda: partition.by_column(F, "Ward"), ["Did you mean 'ward'?"]),
         (lambda: partition.by_ranges(F, "age", {}), ["ranges", "none"]),

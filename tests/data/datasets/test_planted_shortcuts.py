@@ -166,7 +166,7 @@ def test_more_mistakes_are_told() -> None:
     small, wide = federation((12, 12)), federation()
     wide["north"]["picture"] = [p.astype(np.uint16) for p in wide["north"].picture]
     for call, said in (
-        (lambda: vt.planted_shortcuts.emoji(both, site="north", label="dog"), "stands in the columns 'kind', 'again'"),
+        (lambda: vt.planted_shortcuts.emoji(both, site="north", label="dog"), "occurs in the columns 'kind', 'again'"),
         (lambda: vt.planted_shortcuts.emoji(federation(), site="north", label="dog", where="middle"), "got 'middle'"),  # type: ignore[arg-type]
         (
             lambda: vt.planted_shortcuts.text(federation(), site="north", label="dog", words="Zürich?"),
@@ -178,7 +178,7 @@ def test_more_mistakes_are_told() -> None:
             "the mark needs",
         ),
         (lambda: vt.planted_shortcuts.line(small, site="north", label="dog"), "a mark needs 16"),
-        (lambda: vt.planted_shortcuts.line(wide, site="north", label="dog"), "8 bits a pixel, not on uint16"),
+        (lambda: vt.planted_shortcuts.line(wide, site="north", label="dog"), "pixels of 8 bits, not of type uint16"),
     ):
         with pytest.raises(VitrailError, match="cannot mark the pictures") as caught:
             call()

@@ -82,7 +82,7 @@ def test_codes_are_taken_as_missing_with_their_counts(column: str, code: int) ->
     feature = draft.content["features"][column]
     assert feature["missing"] == [code]
     assert not feature["range"][0] <= code <= feature["range"][1]
-    assert f"{column} in 8 of {3 * N} rows" in note(draft, f"Taken as missing: {code},")
+    assert f"{column} in 8 of {3 * N} rows" in note(draft, f"Probably a code for missing: {code},")
     clean = infer_table(sites(), "died").content["features"][column]
     assert "missing" not in clean
     assert clean["range"] == pytest.approx(feature["range"], rel=0.2, abs=2)
@@ -194,7 +194,7 @@ def test_columns_that_may_be_one_are_told(one: str, other: str, same: bool) -> N
     draft = infer_table(tables, "died")
     assert any(f'aliases = ["{other}"]' in n for n in draft.notes) == same
     far = {k: t.assign(age=t["age"] * 1000) if "age" in t else t for k, t in tables.items()}
-    assert not any("Perhaps one column" in n for n in infer_table(far, "died").notes)  # the values say no
+    assert not any("Perhaps the same column" in n for n in infer_table(far, "died").notes)  # the values say no
 
 
 def test_rows_without_an_outcome_are_counted() -> None:
@@ -302,9 +302,9 @@ def test_one_frame_with_a_site_column() -> None:
 @pytest.mark.parametrize(
     ("given", "site", "says"),
     [
-        ("frame", "", "which column of the frame names the site"),
+        ("frame", "", "the column that holds each row's site"),
         ("frame", "hospitl", "hospital"),
-        ("gaps", "hospital", "expected a site in every row, 2 have none"),
+        ("gaps", "hospital", "expected a site in every row, but 2 have none"),
         ("list", "", "got list"),
         ("sites", "hospital", "already one frame for each site"),
         ("paths", "", "expected a DataFrame, got str"),
@@ -323,5 +323,5 @@ def test_what_is_no_table_is_told(given: str, site: str, says: str) -> None:
 
 
 def test_questions_are_warnings_in_python() -> None:
-    with pytest.warns(UserWarning, match="Taken as missing: 999"):
+    with pytest.warns(UserWarning, match="Probably a code for missing: 999"):
         vt.Study.infer(sites(put("age", 999)), "died")

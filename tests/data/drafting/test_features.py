@@ -89,8 +89,8 @@ def test_names_in_other_languages_are_one_column(tmp_path: Path, capsys: pytest.
     study = vt.Study.load(out)
     assert study.features["Alter"].aliases == ("Age (years)", "age")
     assert study.features["Schulbildung"].aliases == ("Education", "education")
-    assert "Taken for one: Alter, Age (years), age." in printed
-    assert "# Taken for one: Alter" in out.read_text()
+    assert "Treated as one column: Alter, Age (years), age." in printed
+    assert "# Treated as one column: Alter" in out.read_text()
     for name, table in tables.items():
         read = read_table(tmp_path / f"{name}.csv", study)
         assert {"Alter", "Schulbildung"} <= set(read.columns)
@@ -106,7 +106,7 @@ def test_columns_of_some_sites_are_told_and_not_used() -> None:
     draft = infer_table({"a": a, "b": b}, "sick")
     assert list(draft.content["features"]) == ["age"]
     assert "Left out (not at b): creat, bnp." in draft.notes
-    assert "'creat' at a and 'creatinine' at b" in told(draft, "Perhaps one column")
+    assert "'creat' at a and 'creatinine' at b" in told(draft, "Perhaps the same column")
     both = a.assign(creatinine=1.0)  # a site that has both says that they are two
     assert "aliases" not in infer_table({"a": both, "b": b}, "sick").content["features"].get("creat", {})
 
@@ -129,7 +129,7 @@ def test_follow_up_time_is_told_as_a_leak() -> None:
     draft = infer_table(tables, "sick")
     assert "fu_months" not in draft.content["features"]
     assert "known only afterwards" in told(draft, "Left out: fu_months")
-    assert "--target sick --time fu_months" in told(draft, "To ask when")
+    assert "--target sick --time fu_months" in told(draft, "To predict when")
     assert "months_since_onset" in draft.content["features"]
     assert "lactate" in draft.content["features"]
     assert "Is it known before the outcome?" in told(draft, "Look at this: lactate")
@@ -142,11 +142,11 @@ def test_an_event_and_its_time_are_drafted_as_such() -> None:
     target = vt.Study.parse(draft.content).target
     assert (target.kind, target.time, target.event, target.horizon) == ("time", "fu_days", "sick", 730.0)
     assert "fu_days" not in draft.content["features"]
-    assert "until 730" in told(draft, "Asked is sick = 1")
-    for column, time, says in (("sick", "age_", "no column 'age_'"), ("age", "fu_days", "seen or not")):
+    assert "by 730" in told(draft, "The outcome is whether sick = 1")
+    for column, time, says in (("sick", "age_", "no column 'age_'"), ("age", "fu_days", "event was seen; got")):
         with pytest.raises(VitrailError, match=says):
             infer_table(tables, column, time=time)
-    with pytest.raises(VitrailError, match="in numbers from 0"):
+    with pytest.raises(VitrailError, match="as numbers of at least 0"):
         infer_table({k: t.assign(fu_days=-t.fu_days) for k, t in tables.items()}, "sick", time="fu_days")
 
 
@@ -165,7 +165,7 @@ def test_an_alias_has_one_meaning(alias: str) -> None:
     features = {n: f.model_dump() for n, f in study.features.items()}
     features["age"]["aliases"] = (alias,)
     features["bmi"]["aliases"] = ("old",)
-    with pytest.raises(VitrailError, match=f"the alias '{alias}' is a name of more than one column"):
+    with pytest.raises(VitrailError, match=f"the alias '{alias}' names more than one column"):
         study.with_changes(features=features)
 
 

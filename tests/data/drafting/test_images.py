@@ -119,7 +119,7 @@ def test_size_channels_and_bits(name: str) -> None:
 
 def test_what_is_drafted_is_said_in_words() -> None:
     words = infer([p[: 20 + i] for i, p in enumerate(soft(4))]).description
-    assert "4 sizes, from 20 x 24 to 23 x 24 pixels, grey, 8 bits. Each is brought to 20 x 24" in words
+    assert "4 sizes, from 20 x 24 to 23 x 24 pixels, grey, 8 bits. Each is resized to 20 x 24" in words
     assert "1 could not be read" in infer([b"x", *(encoded(p) for p in soft(9))]).description
 
 

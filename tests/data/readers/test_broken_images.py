@@ -64,8 +64,8 @@ HALF = encoded(Image.new("F", (SIDE, SIDE), 0.5), "TIFF")
 
 # what was done to a good folder; the words that `check` must say, and those where it is read to be trained on
 PICTURES: dict[str, tuple[Break, str]] = {
-    "an empty file": (put("ill/a.png", b""), "ill/a.png: it is no PNG, JPEG"),
-    "text with a picture's ending": (put("ill/a.png", "patient 7"), "ill/a.png: it is no PNG, JPEG"),
+    "an empty file": (put("ill/a.png", b""), "ill/a.png: it is not a PNG, JPEG"),
+    "text with a picture's ending": (put("ill/a.png", "patient 7"), "ill/a.png: it is not a PNG, JPEG"),
     "a PNG that ends too early": (put("ill/a.png", GOOD[:-40]), "ill/a.png: it cannot be read"),
     "a PNG with one changed bit": (put("ill/a.png", flipped(GOOD, len(GOOD) // 2)), "ill/a.png: it cannot be read"),
     "a JPEG that ends too early": (put("ill/a.jpg", JPEG[: len(JPEG) // 2]), "ill/a.jpg: it cannot be read"),
@@ -73,14 +73,14 @@ PICTURES: dict[str, tuple[Break, str]] = {
     "DICOM by its content": (put("well/scan", DICOM), "well/scan: it is DICOM, which is not read"),
     "DICOM under another ending": (put("well/scan.png", DICOM), "well/scan.png: it is DICOM, which is not read"),
     "another size": (put("ill/a.png", encoded(soft(1)[0][:20])), "ill/a.png: it is 20 x 24 pixels (height x width)"),
-    "colour where grey is agreed": (put("ill/a.png", COLOUR), "ill/a.png: it is in colour, and the study is of grey"),
+    "colour where grey is agreed": (put("ill/a.png", COLOUR), "ill/a.png: it is in colour, but the study expects grey"),
     "more bits than agreed": (put("ill/a.png", DEEP), "ill/a.png: expected values from 0 to 255, got 3000 to 3000"),
     "fractions": (put("ill/a.tif", HALF), "ill/a.tif: its pixels are fractions"),
     "a moving picture": (put("ill/a.png", MOVING), "ill/a.png: it holds 3 pictures"),
     "several pages": (put("ill/a.tif", PAGES), "ill/a.tif: it holds 3 pictures"),
-    "a picture beside the classes": (put("a.png", GOOD), "a.png: it lies beside the folders of classes"),
-    "a link to nothing": (lambda s: (s / "ill" / "a.png").symlink_to(s / "gone"), "ill/a.png: it is a link to nothing"),
-    "a pipe with a picture's name": (lambda s: os.mkfifo(s / "ill" / "a.png"), "ill/a.png: it is no plain file"),
+    "a picture beside the classes": (put("a.png", GOOD), "a.png: it lies outside the class folders"),
+    "a link to nothing": (lambda s: (s / "ill" / "a.png").symlink_to(s / "gone"), "ill/a.png: it is a broken link"),
+    "a pipe with a picture's name": (lambda s: os.mkfifo(s / "ill" / "a.png"), "ill/a.png: it is not a regular file"),
 }
 
 
@@ -148,7 +148,7 @@ def test_files_that_are_no_pictures_are_passed_over_and_told(site: Path, agreed:
     put("ill/notes.txt", "x")(site)
     code, said = say("check", agreed, site)
     assert code == 1
-    assert "1 files are no pictures and are not read: ill/notes.txt" in said
+    assert "1 files are not pictures and are not read: ill/notes.txt" in said
     assert len(read_table(site, study())) == ROWS
 
 
@@ -158,7 +158,7 @@ def test_a_name_that_is_no_text_can_be_told(site: Path, agreed: Path, say: Say) 
     (site / os.fsdecode(b"\xfe") / "a.png").write_bytes(GOOD)
     code, said = say("check", agreed, site)
     assert code == 1
-    assert "ill/\ufffd.png: it is no PNG" in said
+    assert "ill/\ufffd.png: it is not a PNG" in said
     with pytest.raises(VitrailError, match="there is no class '\ufffd'"):
         read_table(site, study())
 
@@ -213,7 +213,7 @@ PLACES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "nothing": (lambda p: p / "gone", "there is no such folder or file"),
     "an empty folder": (lambda p: (p / "x").mkdir() or p / "x", "expected a folder for each class with pictures"),
     "empty class folders": (lambda p: (p / "x" / "ill").mkdir(parents=True) or p / "x", "there is none"),
-    "only texts": (lambda p: put("x/ill/a.txt", "x")(p) or p / "x", "got only .txt"),
+    "only texts": (lambda p: put("x/ill/a.txt", "x")(p) or p / "x", "found only .txt"),
     "a file of another kind": (lambda p: put("x.csv", "a,b")(p) or p / "x.csv", "got 'x.csv'"),
     "a DICOM file": (lambda p: put("x.dcm", DICOM)(p) or p / "x.dcm", "it is DICOM, which is not read"),
     "a folder of sites": (
@@ -242,14 +242,14 @@ def test_pictures_without_a_class_cannot_be_trained_on(agreed: Path, say: Say, t
     put("sites/south/ill/a.png", GOOD)(tmp_path)
     code, said = say("run", agreed, "--data", tmp_path / "sites", "--out", tmp_path / "r")
     assert code == 2
-    assert "column class: expected one such column, there is none" in said
+    assert "column class: expected one such column, but there is none" in said
 
 
 SITES: dict[str, tuple[Break, str]] = {
     "nothing in it": (lambda p: None, "expected a folder for each site"),
     "pictures only": (put("a.png", GOOD), "expected a folder for each site, got 1 pictures"),
     "a table": (put("a.csv", "x,y"), "expected a folder or file of one site here"),
-    "the classes of one site": (put("ill/a.png", GOOD), "If these are classes, this is one site"),
+    "the classes of one site": (put("ill/a.png", GOOD), "If these folders are classes, this is one site"),
     "an empty site": (lambda p: (p / "north").mkdir(), "expected a folder for each class with pictures"),
     "two of one name": (
         lambda p: (put("north/ill/a.png", GOOD)(p), put("north.npz", "")(p)),
@@ -274,13 +274,13 @@ X, Y = soft(6), np.array(["ill", "well"] * 3)
 
 # arrays of an npz file, and what is said of them
 ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
-    "no pictures": ({"heart": X, "class": Y}, "expected pictures in 'picture', there are none"),
+    "no pictures": ({"heart": X, "class": Y}, "expected pictures in 'picture', but there are none"),
     "another length": ({"picture": X, "class": Y[:5]}, "got 6 in 'picture', 5 in 'class'"),
     "several labels": (
         {"picture": X, "class": np.eye(6)},
         "expected one value for each picture in 'class', got [6, 6]",
     ),
-    "no rows": ({"picture": X[:0], "class": Y[:0]}, "expected pictures, there are none"),
+    "no rows": ({"picture": X[:0], "class": Y[:0]}, "expected pictures, but there are none"),
     "one picture, not rows of them": ({"picture": X[0], "class": Y}, "expected pictures [row, height, width]"),
     "objects": ({"picture": np.array([X[0], None, X[1]], object), "class": Y[:3]}, "it cannot be read (ValueError"),
     "fractions": ({"picture": X / 255, "class": Y}, "expected whole numbers, got float64"),

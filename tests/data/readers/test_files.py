@@ -113,7 +113,7 @@ def test_broken_workbooks(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(raw)
         assert "expected an Excel workbook, got something else or part of one" in refused(tmp_path / name)
     (tmp_path / "locked.xlsx").write_bytes(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + b"\0" * 600)
-    assert "got one with a password, or of the old Excel" in refused(tmp_path / "locked.xlsx")
+    assert "got one with a password or in the old format" in refused(tmp_path / "locked.xlsx")
     (tmp_path / "old.xls").write_bytes(b"x")
     assert "Save it as .xlsx" in refused(tmp_path / "old.xls")
     assert "the sheet 'S' is empty" in refused(write_book(tmp_path / "empty.xlsx", {"S": [[None, " "]]}))
@@ -135,10 +135,10 @@ def test_spss_and_its_labels(tmp_path: Path) -> None:
     assert frame.id.tolist() == ROWS.id.tolist()
     assert frame.day.tolist() == ["2020-01-31"] * 4
     said = " ".join(str(w.message) for w in told)
-    assert "column sex: value labels (1 = m, 2 = f); its words were read" in said
-    assert "column age: value labels (999 = refused); its codes were read" in said
+    assert "column sex: value labels (1 = m, 2 = f); the labels were read" in said
+    assert "column age: value labels (999 = refused); the codes were read" in said
     by_code = TABLE.model_copy(update={"features": {"sex": Feature(kind="binary", categories=(2, 1))}})
-    with pytest.warns(PassedOverWarning, match="column sex.*its codes were read"):
+    with pytest.warns(PassedOverWarning, match="column sex.*the codes were read"):
         assert read_table(tmp_path / "a.sav", by_code).sex.tolist() == ["1", "2", "1", "2"]
 
 
@@ -147,7 +147,7 @@ def test_codes_that_have_one_word_stay_codes(tmp_path: Path) -> None:
     pyreadstat.write_sav(
         pd.DataFrame({"smoker": [1.0, 2.0, 3.0]}), str(tmp_path / "a.sav"), variable_value_labels=labels
     )
-    with pytest.warns(PassedOverWarning, match="column smoker.*its codes were read"):
+    with pytest.warns(PassedOverWarning, match="column smoker.*the codes were read"):
         assert read_table(tmp_path / "a.sav").smoker.tolist() == ["1", "2", "3"]
 
 
@@ -381,8 +381,8 @@ def test_what_is_not_read_is_told(tmp_path: Path) -> None:
     with pytest.warns(PassedOverWarning) as told:
         assert list(read_sites(tmp_path, TABLE)) == ["a"]
     said = sorted(str(w.message).partition(": ")[2] for w in told)
-    assert said == ["not read, for sites are files here: folder more.",
-                    "not read, for these are no tables of sites: files .old.csv, notes.md."]  # fmt: skip
+    assert said == ["not read, because sites are files here: folder more.",
+                    "not read, because these are not tables of sites: files .old.csv, notes.md."]  # fmt: skip
     (tmp_path / "b.csv").mkdir()
     (tmp_path / "c.xlsx").mkdir()
     with pytest.raises(VitrailError) as caught:

@@ -363,7 +363,7 @@ def test_a_number_as_target() -> None:
 
 def test_target_may_be_absent_when_not_needed() -> None:
     frame = pd.DataFrame({"age": [1, 2], "chol": 1, "sex": "f", "smoking": "now"})
-    with pytest.raises(VitrailError, match="column sick: expected one such column, there is none"):
+    with pytest.raises(VitrailError, match="column sick: expected one such column, but there is none"):
         clean(frame, TABLE)
     assert list(clean(frame, TABLE, need_target=False).columns) == list(TABLE.features)
     assert clean(frame.assign(sick=None), TABLE, need_target=False).shape == (2, 4)
@@ -376,7 +376,7 @@ def test_clean_tells_everything_at_once(tmp_path: Path) -> None:
     with pytest.raises(VitrailError) as caught:
         clean(frame, TABLE)
     said = [str(problem) for problem in caught.value.problems]
-    assert said[0].startswith("a.csv, column age: expected one such column, there is none.")
+    assert said[0].startswith("a.csv, column age: expected one such column, but there is none.")
     assert "Did you mean 'Chols'?" in said[1]
     assert said[2] == (
         "a.csv, column sex, rows 2, 3, 4, 5, 6 and 2 more: expected one of f, m, got 'q' (7 of 7 cells). "
@@ -393,7 +393,7 @@ CELLS = {
     "a sign for a number": ("chol", "<200", "got '<200'"),
     "infinite": ("age", "inf", "got 'inf'"),
     "a date": ("age", "1960-01-01", "got '1960-01-01'"),
-    "an unclear thousand": ("age", '"1,234"', "1,234 is unclear"),
+    "an unclear thousand": ("age", '"1,234"', "1,234 could mean"),
     "a long cell": ("age", "x" * 90, "got '" + "x" * 40 + "' (1"),
     "another category": ("sex", "divers", "expected one of f, m, got 'divers'"),
     "a code the study does not list": ("smoking", "8", "expected one of None, past, now, got '8'"),
@@ -416,7 +416,7 @@ def test_broken_cell_is_explained(tmp_path: Path, case: str) -> None:
 
 def test_a_column_twice_is_refused() -> None:
     frame = pd.DataFrame([[1, 1, 2, "f", "now", "no"]], columns=["age", "age", "chol", "sex", "smoking", "sick"])
-    with pytest.raises(VitrailError, match="column age: expected one such column, there is more than one"):
+    with pytest.raises(VitrailError, match="column age: expected one such column, but there is more than one"):
         clean(frame, TABLE)
 
 

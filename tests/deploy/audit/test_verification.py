@@ -95,7 +95,7 @@ CHANGES: dict[str, tuple[Callable[[Path], Any], str]] = {
         "do not have the site's signature",
     ),
     "no certificate": (lambda box: (box / "certificate.pem").unlink(), "certificate.pem: it is missing"),
-    "old lines": (lambda box: write(box, [b'{"direction": "in"}\n', *lines(box)]), "hold on to nothing"),
+    "old lines": (lambda box: write(box, [b'{"direction": "in"}\n', *lines(box)]), "not linked to those before"),
 }
 
 

@@ -129,5 +129,5 @@ def test_what_no_rows_can_be_is_that_sites_error() -> None:
 
 def test_of_a_number_there_are_no_risks() -> None:
     tables = {k: f.assign(sick=np.arange(len(f)) * 1.5) for k, f in opposed_tables(SITES).items()}
-    with pytest.raises(VitrailError, match="only risks of classes"):
+    with pytest.raises(VitrailError, match="needs a target of classes"):
         vt.Study.infer(tables, target="sick", bedside={"tell": True})

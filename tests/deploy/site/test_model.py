@@ -125,7 +125,7 @@ def test_it_predicts_as_on_one_machine(
     want = near.predict(MINE, read_table(rows, kit.study))
     assert list(got.columns) == [*kit.study.target.levels, "unsure", "outside"]
     got = got.drop(columns="outside")
-    assert told.stderr.startswith("unsure: from 0, sure, to 1, knows nothing: how evenly the probability is spread")
+    assert told.stderr.startswith("unsure: from 0 (sure) to 1 (knows nothing): how evenly the probability is spread")
     assert list(got.index) == list(range(2, 9))  # the lines of the file
     np.testing.assert_allclose(got.to_numpy(), want.to_numpy(), rtol=0, atol=1e-6)
     assert np.abs(got.to_numpy() - near.predict("cleveland", read_table(rows, kit.study)).to_numpy()).max() > 1e-3

@@ -109,7 +109,7 @@ def test_a_model_that_continues_nothing_gets_no_score(tmp_path: Path) -> None:
     first = first_word(of)
     assert not bool(ask(site, 0, first).tensors["scores"].isnan().all())
     ask(site, 1, first)
-    with pytest.raises(vt.VitrailError, match="could have been made to read its rows"):
+    with pytest.raises(vt.VitrailError, match="could have been crafted to read its rows"):
         ask(site, 2, word)  # it moves further than a round can: the site stops
 
 

@@ -171,7 +171,7 @@ def test_the_second_answers_once_and_for_one_list(tmp_path: Path) -> None:
         with pytest.raises(VitrailError, match="refused"):
             ask(asked, **words)
     other = {**blind.tensors, "blinded": blind.tensors["blinded"] + 1}
-    with pytest.raises(VitrailError, match="asked before in this run, with another content"):
+    with pytest.raises(VitrailError, match="asked before in this run with other contents"):
         second.answer(unpack(blind._replace(tensors=other).pack()))
     way.away, way.said = lambda name, asked: False, []
     far = way.conduct()  # started anew, the coordinator goes on with what it kept

@@ -436,7 +436,7 @@ def test_studies_that_no_verdict_goes_with() -> None:
     for changes, what in (
         ({"protect": {"rows": {"epsilon": 4.0}, "clip": 1.0}}, "protect.rows"),
         ({"protect": {"sites": {"epsilon": 4.0}, "clip": 1.0}}, "protect.sites"),
-        ({"method": {"name": "local"}}, "nobody joins"),
+        ({"method": {"name": "local"}}, "no site trains with others"),
     ):
         with pytest.raises(vt.VitrailError, match=what):
             study_of(sites).with_changes(**changes)

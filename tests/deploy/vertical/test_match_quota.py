@@ -134,7 +134,7 @@ def test_matches_are_counted_over_runs_and_end_without_a_new_yes(tmp_path: Path)
     assert log.path.stat().st_mode & 0o777 == 0o600
     again = another_run(houses(tmp_path, agreed, SPACE[:400]))
     sent = left(again, "lab").count("List")
-    with pytest.raises(VitrailError, match="no more matches"):
+    with pytest.raises(VitrailError, match="no matches are left"):
         again.connect()
     assert left(again, "lab").count("List") == sent
     log.allow_more()

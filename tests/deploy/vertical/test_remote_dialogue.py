@@ -299,7 +299,7 @@ def test_no_places_without_consent(tmp_path: Path) -> None:
     say = list[str]()
     kit: Any = SimpleNamespace(home=tmp_path)
     houses = few(tmp_path / "h", lab={"consent": Officer(kit, False, say.append)})
-    refused(houses, "no places without consent")
+    refused(houses, "the places of common rows need consent")
     assert re.search(r"\d+ ids in common with all parties", say[0])
     assert not list(houses.folder.glob(f"*/*/{MATCH}/*"))
     kinds = [e.kind for e in Outbox(houses.folder / "clinic").entries() if e.direction == "out"]
@@ -309,7 +309,7 @@ def test_no_places_without_consent(tmp_path: Path) -> None:
 
 def test_too_few_in_common(tmp_path: Path) -> None:
     houses = few(tmp_path, study=study(match={"at_least": 100_000}))
-    told = refused(houses, "fewer than 100000 ids are in common; how many is not told")
+    told = refused(houses, "fewer than 100000 ids are in common; their number is not disclosed")
     assert "350" not in told
     assert not houses.consents
 

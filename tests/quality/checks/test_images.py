@@ -39,7 +39,9 @@ def test_the_same_picture_twice_in_a_class_and_in_two() -> None:
     said = found(x)
     assert list(said) == ["same_picture"]
     assert said["same_picture"].rows == (6, 8)
-    assert "2 of 40 pictures repeat another one pixel by pixel; of 2 such groups about 0.9" in said["same_picture"].text
+    assert (
+        "2 of 40 pictures repeat another one pixel by pixel; of their 2 groups, about 0.9" in said["same_picture"].text
+    )
     assert "row 2 = row 6; row 4 = row 8" in said["same_picture"].text
     x[9] = x[2]
     said = found(x)
@@ -214,7 +216,7 @@ def test_too_many_pictures_are_sampled_from_all_classes_alike() -> None:
 
 def test_more_than_one_column_of_pictures_is_told() -> None:
     frame = pd.concat([frame_of(soft(4)), frame_of(soft(4))[["picture"]]], axis=1)
-    with pytest.raises(VitrailError, match="expected one column of pictures, there is more than one"):
+    with pytest.raises(VitrailError, match="expected one column of pictures, but there is more than one"):
         clean(frame, study())
     assert [(f.kind, f.column) for f in find_faults(frame, study()) if f.severity == "error"] == [
         ("extra_column", "picture")

@@ -89,9 +89,9 @@ def test_predict_marks_rows_unlike_what_was_agreed(tmp_path: Path, say: Any, cap
     out = tmp_path / "out.csv"
     code, said = say("predict", tmp_path / "run", tmp_path / "new.csv", "--site", "a", "--out", out)
     assert code == 0
-    assert "3 of 6 rows are unlike what the study agreed on" in said
+    assert "3 of 6 rows have values outside what the study agreed on" in said
     assert "age is outside 18 to 100 years in 2 of 6 rows" in said
-    assert "ward is none of its categories (D) in 1 of 6 rows" in said
+    assert "ward is not one of its categories (D) in 1 of 6 rows" in said
     answers = pd.read_csv(out)
     assert answers["outside"].fillna("").tolist() == ["", "age", "ward", "age; sex", "", ""]
     assert answers["1"].between(0, 1).all()
@@ -114,14 +114,14 @@ def test_the_same_file_at_two_sites_is_noticed(tmp_path: Path, say: Any) -> None
     study, data = study_file(tmp_path, sites)
     code, said = say("run", study, "--data", data, "--out", tmp_path / "run", "--rounds", 1, "--method", "fedavg")
     assert code == 0
-    assert f"a and b hold the same {N} rows" in said
+    assert f"Sites a and b have the same {N} rows" in said
     code, said = say("check", study, data / "a.csv", data / "b.csv", data / "c.csv", "--json")
     assert code == 1
     found = {c["file"]: [f["text"] for f in c["findings"] if f["kind"] == "same_rows"] for c in json.loads(said)}
     expected = {"a.csv": [f"{N} of {N} rows are also in b.csv"], "b.csv": [f"{N} of {N} rows are also in a.csv"]}
     assert found == {**expected, "c.csv": []}
     act = partial(vt.compare, vt.Study.load(study), sites, ["local"], [1], rounds=1, folds=2)
-    assert any("a and b hold the same" in note for note in told(act)[1])
+    assert any("Sites a and b have the same" in note for note in told(act)[1])
 
 
 def test_nearly_the_same_file_is_noticed_and_coarse_rows_are_not() -> None:

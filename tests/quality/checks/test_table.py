@@ -191,22 +191,22 @@ FIRES: dict[str, tuple[str, str, str, Change, str]] = {
         "error",
         "chol",
         times("chol", 1 / 38.67),
-        "120 of 120 values look like mmol/L",
+        "120 of 120 values look as if they were in mmol/L",
     ),
     "some mmol/L": (
         "unit_mixup",
         "error",
         "chol",
         times("chol", 1 / 38.67, first(37)),
-        "37 of 120 values look like mmol",
+        "37 of 120 values look as if they were in mmol",
     ),
-    "months": ("unit_mixup", "error", "age", times("age", 12), "120 of 120 values look like months"),
+    "months": ("unit_mixup", "error", "age", times("age", 12), "120 of 120 values look as if they were in months"),
     "days": (
         "unit_mixup",
         "error",
         "age",
         times("age", 365.25, first(10)),
-        "10 of 120 values look like days",
+        "10 of 120 values look as if they were in days",
     ),
     "ten times too small": (
         "unit_mixup",
@@ -323,7 +323,7 @@ FIRES: dict[str, tuple[str, str, str, Change, str]] = {
         "error",
         "age",
         swap("age", "chol"),
-        "it looks swapped with 'chol': 0% of its cells fit its description (18 to 100 years), and 100% that of 'chol'",
+        "it looks swapped with 'chol': 0% of its cells fit its own description (18 to 100 years), and 100% fit that of 'chol'",
     ),
     "sex in the place of pain": (
         "swapped_columns",
@@ -551,7 +551,7 @@ def test_units(name: str, part: float) -> None:
     frame.loc[: ROWS * part - 1, "x"] = written(values[: int(ROWS * part)])
     said = [f for f in find_faults(frame, table) if f.kind == "unit_mixup"]
     assert len(said) == 1, find_faults(frame, table)
-    assert f"values look like {other}:" in said[0].text
+    assert f"values look as if they were in {other}:" in said[0].text
     outside = int(((frame["x"] < bounds[0]) | (frame["x"] > bounds[1])).sum())
     assert said[0].count == (ROWS if part == 1 else outside)
     assert said[0].severity == "error"
@@ -637,9 +637,9 @@ def test_to_text_is_plain_and_whole() -> None:
     assert text.splitlines() == [
         "lyon.csv: 120 rows, 1 error, 1 warning",
         "  error    age: expected numbers, got 'old' (7 of 120 cells) (rows 2, 3, 4, 5, 6, ...) [wrong_type]",
-        "           Correct or empty them (1,234 is unclear: 1234?).",
+        "           Correct or empty them (1,234 could mean 1234 or 1.234).",
         "  warning  sex: 120 of 120 values are f [constant_column]",
-        "           It tells nothing here.",
+        "           It carries no information here.",
     ]
     assert to_text([], "lyon.csv", 1) == "lyon.csv: 1 row, 0 errors, 0 warnings"
 

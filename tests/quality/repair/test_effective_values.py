@@ -35,11 +35,11 @@ def test_a_number_is_read_as_the_equation_says(b: float, w: float, others_b: flo
 def test_the_level_that_differs_most_is_named_also_beside_a_reference_level() -> None:
     ends = layers(0.0, 1.0, 0.0, 1.0, columns=2)._replace(w=np.array([1.0, 3.0]))
     words, read = read_levels(PAIN, [0, 1], ends)  # columns of "some" and "much"
-    assert "weighs much most differently: times 3.00" in words
+    assert "weights much most differently: by a factor of 3.00" in words
     assert len(read) == 3
     assert math.isnan(read[0][0])
     assert read[1:] == ((1.0, 0.0), (3.0, 0.0))
     every = layers(0.0, 1.0, 0.0, 1.0, columns=3)._replace(w=np.array([1.0, 3.0, 1.0]))
     words, read = read_levels(PAIN, [0, 1, 2], every)  # without a reference level
-    assert "weighs some most differently" in words
+    assert "weights some most differently" in words
     assert read == ((1.0, 0.0), (3.0, 0.0), (1.0, 0.0))

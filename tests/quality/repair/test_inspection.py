@@ -114,12 +114,12 @@ PLANTED: dict[Callable[[pd.DataFrame], None], tuple[str, str, dict[str, object],
     mixed_units: ("chol", "unit in part", {"factor": 38.67}, "152 of 303 values change", "unit_mixup"),
     whole_unit: ("chol", "unit", {"factor": 38.67}, "303 before, 0 after", "unit_mixup"),
     slipped: ("trestbps", "unit in part", {"factor": 0.1}, "10 times too large", "unit_mixup"),
-    coded: ("thalach", "code", {"code": 999.0}, "25 of 303 cells say 999", "disguised_missing"),
+    coded: ("thalach", "code", {"code": 999.0}, "25 of 303 cells hold 999", "disguised_missing"),
     clipped: ("thalach", "clipped", {}, "values are 140, the largest", "clipped"),
     filled: ("trestbps", "code", {"code": 133.7}, "values are 133.7", "filled_in"),
     constant: ("oldpeak", "constant", {}, "303 of 303 values are 1", "constant_column"),
     turned: ("oldpeak", "sign", {"offset": 0}, "0 - value", "recoded"),
-    swapped_code: ("exang", "sign", {}, "reading 0 as 1 and 1 as 0", "recoded"),
+    swapped_code: ("exang", "sign", {}, "with 0 read as 1 and 1 read as 0", "recoded"),
     recoded: ("cp", "recoded", {"levels": {"1": "4", "2": "1", "3": "2", "4": "3"}}, "1 becomes 4", "recoded"),
     swapped_label: (LABEL, "label flip", {}, "from 0 to 1", "swapped_label"),
 }
@@ -167,7 +167,7 @@ def test_a_finding_alone_conjures_up_no_repair(plant: Callable[[pd.DataFrame], N
         return
     view = seen("cleveland", SITES["cleveland"], finding(feature, kind, **numbers))
     said = f"{view.causes[0].numbers} {view.causes[0].repair}"
-    assert "in this file it is not seen" in said or "cannot be told from the values" in said
+    assert "this file does not show it" in said or "he values do not show which rows" in said
     assert not view.causes[0].command
 
 
@@ -176,7 +176,7 @@ def test_what_may_be_real_is_asked_about_and_not_repaired() -> None:
     assert view.causes == ()
     assert view.verdict == NOTHING
     assert view.judged == "differs, and may be real"
-    assert "ask before anything is changed" in view.ask
+    assert "ask before you change anything" in view.ask
     frame = SITES["cleveland"].copy()
     clipped(frame)
     assert seen("cleveland", frame, finding("thalach", "differs", wrong=False)).causes[0].kind == "clipped"
@@ -194,12 +194,12 @@ def test_declared_codes_are_missing_and_undeclared_ones_a_cause() -> None:
     """Switzerland wrote 0 for every cholesterol."""
     view = seen("switzerland", SITES["switzerland"], finding("chol", "not here", wrong=False))
     assert [c.kind for c in view.causes] == ["not here"]
-    assert "123 cells say 0, which the study reads as missing" in view.causes[0].numbers
+    assert "123 cells hold 0, which the study reads as missing" in view.causes[0].numbers
     assert all(g.missing == g.rows for g in view.groups)
     undeclared = STUDY.with_changes(features={**STUDY.model_dump()["features"], "chol": CHOL})
     view = seen("switzerland", SITES["switzerland"], finding("chol", "code", code=0), study=undeclared)
     assert [c.kind for c in view.causes] == ["code"]
-    assert "123 of 123 cells say 0 and are emptied; 123 of 123 values are 0" in view.causes[0].numbers
+    assert "123 of 123 cells hold 0 and are emptied; 123 of 123 values are 0" in view.causes[0].numbers
     assert view.causes[0].rows == (0, 1, 2, 3, 4)
 
 
@@ -254,7 +254,7 @@ def test_the_outline_is_read_by_the_average_other_site_as_the_own_values_are_her
         assert group.taken == tuple(np.histogram(outlined[frame.disease == sick].dropna(), view.edges)[0])
     assert [g.taken for g in view.groups] != [g.counts for g in view.groups]
     assert "average of 2 other sites" in view.reading
-    assert "one other site" in look_behind(run, "hungarian", SITES["hungarian"], [name]).views[0].reading
+    assert "the only other site" in look_behind(run, "hungarian", SITES["hungarian"], [name]).views[0].reading
 
 
 def ends(w: float, others_w: float = 1.0, b: float = 0.0, others: int = 3) -> InputLayers:
@@ -267,9 +267,9 @@ def test_the_shift_in_words_is_in_the_columns_unit() -> None:
     frame = SITES["cleveland"]
     sd = encoder_of(frame).sd["thalach"]
     view = seen("cleveland", frame, finding("thalach", "differs"), ends=ends(2.0, b=-0.5))
-    assert f"a shift of {-0.5 * 2 * sd:+.3g} 1/min and a factor of 2 " in view.reading
+    assert f"shifts these values by {-0.5 * 2 * sd:+.3g} 1/min and scales them by 2 " in view.reading
     same = seen("cleveland", frame, finding("thalach", "differs"), ends=ends(1.0, others=1))
-    assert same.reading == "The one other site that published would read these values as this site does."
+    assert same.reading == "The only other site that published its layers would read these values as this site does."
     assert [g.taken for g in same.groups] == [g.counts for g in same.groups]
     levels = seen("cleveland", frame, finding("exang", "sign"), ends=ends(-1.0, b=-1.0))
     assert levels.read_as[0][0] == pytest.approx(1.0), "turned round: 0 counts as 1"

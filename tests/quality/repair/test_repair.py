@@ -210,23 +210,23 @@ REFUSED: dict[str, tuple[Repair, str]] = {
     "factor 1": (Repair("chol", "unit", factor=1.0), "changes nothing"),
     "not a number": (Repair("chol", "unit", factor=float("nan")), "expected a number"),
     "no factor": (Repair("chol", "unit"), "--factor"),
-    "too much": (Repair("chol", "unit", factor=2.0, code="9"), "has no use for it"),
+    "too much": (Repair("chol", "unit", factor=2.0, code="9"), "does not use it"),
     "no column": (Repair("chole", "unit", factor=2.0), "Did you mean 'chol'"),
     "no cause": (Repair("chol", "units", factor=2.0), "Did you mean 'unit'"),
-    "no code": (Repair("lab", "code", code="999"), "no cell of lab says 999"),
+    "no code": (Repair("lab", "code", code="999"), "no cell of lab holds 999"),
     "a word": (Repair("lab", "code", code="x"), "expected a number"),
-    "itself": (Repair("lab", "swapped", other="lab"), "with itself"),
+    "itself": (Repair("lab", "swapped", other="lab"), "got the same one"),
     "other": (Repair("lab", "swapped", other="labs"), "Did you mean 'lab'"),
     "no level": (Repair("pain", "recoded", levels={"1": "7"}), "Valid: 1, 2, 3, 4"),
     "no levels": (Repair("lab", "recoded", levels={"1": "7"}), "has no codes"),
     "a unit of codes": (Repair("pain", "unit", factor=2.0), "has no unit"),
     "four codes": (Repair("pain", "sign"), "4 codes, not two"),
     "which rows": (Repair("lab", "unit in part", factor=10.0), "--below X or --above X"),
-    "below nothing": (Repair("lab", "unit in part", factor=10.0, below=0.0), "no value of lab lies there"),
+    "below nothing": (Repair("lab", "unit in part", factor=10.0, below=0.0), "no value of lab lies in this range"),
     "turned about what": (Repair("lab", "sign"), "--offset"),
     "no outcome": (Repair("smoker", "label flip"), "is not the outcome"),
-    "the outcome": (Repair("sick", "code", code="no"), "not emptied"),
-    "two on one": (Repair("chol", "offset", offset=1.0), "two repairs change it"),
+    "the outcome": (Repair("sick", "code", code="no"), "cannot be emptied"),
+    "two on one": (Repair("chol", "offset", offset=1.0), "two repairs change this column"),
 }
 
 
@@ -282,9 +282,9 @@ def test_never_in_place_and_never_over_anything(ours: Path) -> None:
     assert not ours.with_name("copy.csv").exists(), "both or neither"
     link = ours.with_name("link.csv")
     link.symlink_to(ours.with_name("nowhere.csv"))
-    with pytest.raises(vt.VitrailError, match="there is something already"):
+    with pytest.raises(vt.VitrailError, match="the file exists already"):
         write_copy(told, link, "me")
-    with pytest.raises(vt.VitrailError, match=r"end in \.csv"):
+    with pytest.raises(vt.VitrailError, match=r"ends in \.csv"):
         write_copy(told, ours.with_name("copy.parquet"), "me")
     with pytest.raises(vt.VitrailError, match="cannot be written"):
         write_copy(told, ours.parent / "nowhere" / "copy.csv", "me")
@@ -309,7 +309,7 @@ def test_a_copy_that_is_not_read_as_meant_is_refused(ours: Path, monkeypatch: py
     """A last look, whatever the file's dialect does to a cell."""
     torn = load_sheet(ours, TABLE).with_cells({"lab": {2: "7"}})
     monkeypatch.setattr("vitrail.quality.repair.table_writer.TableFile.with_cells", lambda self, changes: torn)
-    assert "would not be read as it is meant" in refused(ours, Repair("chol", "offset", offset=1.0))
+    assert "would be read back with other values" in refused(ours, Repair("chol", "offset", offset=1.0))
 
 
 def test_a_command_is_no_more_than_its_words() -> None:
@@ -329,7 +329,7 @@ def test_the_note_says_what_why_when_and_on_whose_word(ours: Path) -> None:
     for file in (ours, copy):
         assert hashlib.sha256(file.read_bytes()).hexdigest() in said
         assert vt.data.encoding.fingerprint_rows(clean(read_table(file, TABLE), TABLE)) in said
-    assert "On the word of: Dr. ?rm???Weber" in said
+    assert "Confirmed by: Dr. ?rm???Weber" in said
     assert "Why: the manual" in said
     assert "value - 5" in said
     known = SITES["here"].lab.notna()
@@ -364,7 +364,7 @@ def test_codes_that_become_one_are_told() -> None:
     frame = site(9)
     (merged,) = plan([Repair("pain", "recoded", levels={"1": "2"})], frame, TABLE)[0]
     (exchanged,) = plan([Repair("pain", "recoded", levels={"1": "2", "2": "1"})], frame, TABLE)[0]
-    assert "two codes become one, which cannot be taken back" in merged.numbers
+    assert "two codes become one, which cannot be undone" in merged.numbers
     assert "become one" not in exchanged.numbers
 
 
@@ -395,11 +395,11 @@ def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "Its median is" in Path("data/here.repaired.note.md").read_text(), "why: in the finding's words"
     back = read_table(Path("data/here.repaired.csv"), TABLE)
     assert back.sick.tolist() == SITES["here"].sick.tolist()
-    assert "there is something already" in ask(*words, "--write", "data/here.repaired.csv")
+    assert "the file exists already" in ask(*words, "--write", "data/here.repaired.csv")
     assert "it is taken from the findings" in ask(*words, "--cause", "unit")
     assert "Did you mean 'here'" in ask(*words[:-1], "her")
     assert "nothing is likely wrong there with 'pain'" in ask(*words, "--feature", "pain")
-    assert "none of ours" in ask(*words[:4], "study.toml", "--site", "here")
+    assert "not a file of Vitrail" in ask(*words[:4], "study.toml", "--site", "here")
     SITES["here"].assign(lab=50.0).to_csv("data/here.csv", index=False)
     save_screening(Path("run/screen.json"), screen_with(SITES["here"].assign(lab=50.0)))
     done = CliRunner().invoke(app, words)

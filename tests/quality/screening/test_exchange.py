@@ -131,7 +131,7 @@ def test_a_site_that_lies_is_named(what: str) -> None:
     rows, table = federation(sites=4)
     said = {name: ScreeningSite(frame, table).sketch() for name, frame in rows.items()}
     said["site-3"][what] = LIES[what](said["site-3"][what])  # type: ignore[no-untyped-call]
-    with pytest.raises(VitrailError, match="what site-3 published cannot be used"):
+    with pytest.raises(VitrailError, match="the screening answer of site-3 cannot be used"):
         ScreeningCoordinator(table).hear_sketch(said)
 
 
@@ -144,7 +144,7 @@ def test_lies_in_later_legs_are_refused() -> None:
     bad = {**counts, "site-1": {**counts["site-1"], "below": counts["site-1"]["below"][:, ::-1]}}
     with pytest.raises(VitrailError, match="site-1"):
         desk.hear_counts(bad, total)  # type: ignore[arg-type]
-    with pytest.raises(VitrailError, match="total of products"):
+    with pytest.raises(VitrailError, match="total of the screening"):
         desk.hear_counts(counts, {"products": total["products"] * np.nan})
     asked = desk.hear_counts(counts, total)  # type: ignore[arg-type]
     ties = {name: seat.ties(asked) for name, seat in seats.items()}
@@ -247,7 +247,7 @@ def test_the_same_rows_at_two_sites_are_told_by_a_digest() -> None:
     twins = {**rows, "again": rows["site-1"].sample(frac=1, random_state=1)}
     told = screen(twins, table)
     (words,) = twin_sentences(told)
-    assert words.startswith("site-1 and again hold the same rows")
+    assert words.startswith("Sites site-1 and again hold the same rows")
     assert words in to_text(told)
     one, other = (ScreeningSite(rows["site-1"], table, run).sketch()["digest"] for run in ("first", "second"))
     assert (one != other).all()

@@ -59,19 +59,19 @@ def test_engines_agree_under_masks() -> None:
 def test_what_cannot_be_masked_is_refused_with_the_reason() -> None:
     for method in ("influence", "weight_erosion", "apple", "cfl"):
         said = refused(MASKED, method)
-        assert "looks at each report" in said
+        assert "needs each report" in said
         assert "rows = { epsilon = 3.0 } adds noise" in said
     assert "takes all rows to one place" in refused(MASKED, "centralized")
-    assert "of single reports" in refused(study(sum="masked", robust="median"), "fedavg")
+    assert "needs single reports" in refused(study(sum="masked", robust="median"), "fedavg")
     few = {k: SITES[k] for k in ("north", "south")}
     assert "there are 2" in refused(MASKED, "fedavg", few)
     assert "there are 5" in refused(study(sum="masked", least=6), "fedavg")
-    assert "asks 2 of them" in refused(MASKED, vt.methods.build("fedavg", {"invited": 2}))
+    assert "asks 2 sites in one round" in refused(MASKED, vt.methods.build("fedavg", {"invited": 2}))
     vt.federate(MASKED, SITES, "local", rounds=1)  # nothing is reported
 
 
 def test_no_report_is_kept_under_masks(tmp_path: Path) -> None:
-    assert "nobody sees a site's report" in refused(MASKED, "fedavg", out=tmp_path / "run", keep_updates=True)
+    assert "nobody can read a site's report" in refused(MASKED, "fedavg", out=tmp_path / "run", keep_updates=True)
 
 
 def test_of_too_few_nothing_is_opened() -> None:

@@ -172,7 +172,7 @@ def test_more_than_sixteen_features_are_sampled() -> None:
         ({"rows": 0}, "expected at least 1, got 0"),
         ({"outcome": "maybe"}, "sick has no class 'maybe'. Valid: no, yes."),
         ({"frame": SITES["north"].drop(columns=["age", "ward"])}, "column age: expected one such column"),
-        ({"frame": SITES["north"][:1]}, "at least 2 rows whose typical one is the reference, got 1"),
+        ({"frame": SITES["north"][:1]}, "at least 2 rows to take the reference from, got 1"),
         ({"frame": SITES["north"][:0]}, "there are no rows"),
     ],
 )
@@ -185,7 +185,7 @@ def test_mistakes_are_told_in_words(run: vt.Run, given: dict[str, Any], words: s
 def test_pictures_are_refused() -> None:
     study = picture_sites.study()
     model = Model(study, FedAvg(), 1, {}, Encoder(study, {}, {}))
-    with pytest.raises(vt.VitrailError, match=r"no columns to explain by\. What a model looks at: vitrail look"):
+    with pytest.raises(vt.VitrailError, match=r"no columns\. To see what a model looks at: vitrail look"):
         explain_model(model, "a", pd.DataFrame(), None, 10)
 
 

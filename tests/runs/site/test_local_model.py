@@ -47,7 +47,10 @@ def test_it_predicts_as_the_run_of_those_who_stay_alone(run: Path) -> None:
     agreed, silent = predicted(run, new, "--site", MINE)
     np.testing.assert_allclose(kept.to_numpy(), alone.to_numpy(), atol=1e-6)
     assert np.abs(kept.to_numpy() - agreed.to_numpy()).max() > 1e-4
-    assert "Kept: the model trained on this site's rows alone. On its rows left out, what was agreed cost" in words
+    assert (
+        "Kept: the model trained on this site's rows alone. On its left-out rows, the agreed model has a loss of"
+        in words
+    )
     assert "Kept" not in silent
 
 
@@ -61,11 +64,21 @@ def test_what_cannot_be_kept_is_refused(run: Path) -> None:
 @pytest.mark.parametrize(
     ("agreed", "alone", "error", "words"),
     [
-        (0.5, 0.4, 0.01, "Its own rows say that alone is better; so large a difference comes by chance at one"),
-        (0.5, 0.49, 0.01, "0.0100 more, give or take 0.0100. That is within what chance does"),
-        (0.4, 0.5, 0.01, "0.1000 less, give or take 0.0100. Its own rows say that what was agreed is better"),
-        (0.0, 0.0, 0.0, "Nothing is known here of which is better"),
-        (0.5, 0.4, None, "How sure that is was not kept"),
+        (
+            0.5,
+            0.4,
+            0.01,
+            "Its own rows say that the model trained alone is better; chance gives a difference this large at 1 site in 20",
+        ),
+        (0.5, 0.49, 0.01, "a difference of 0.0100, give or take 0.0100. Chance alone can give such a difference"),
+        (
+            0.4,
+            0.5,
+            0.01,
+            "a difference of 0.1000, give or take 0.0100. Its own rows say that the agreed model is better",
+        ),
+        (0.0, 0.0, 0.0, "Which of the two models is better is not known"),
+        (0.5, 0.4, None, "The error of this difference was not kept"),
     ],
 )
 def test_what_it_rests_on(agreed: float, alone: float, error: float | None, words: str) -> None:

@@ -229,6 +229,6 @@ def _outside(name: str) -> bytes:
     except OSError as error:
         raise VitrailError("this data was not found", [Problem(str(path), f"{error.strerror}.", how)]) from None
     if (got := hashlib.sha256(raw).hexdigest()) != _OUTSIDE[name]:
-        what = f"its sha256 is {got}: another file than the one our results were made with."
+        what = f"its sha256 is {got}; our results were made with another file."
         raise VitrailError("this data is not the expected one", [Problem(str(path), what, how)])
     return raw

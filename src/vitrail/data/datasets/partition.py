@@ -21,13 +21,13 @@ AGE_STRICT = {"0-20": (0, 20), "21-35": (20, 35), "36+": (35, float("inf"))}  # 
 def _column(frame: pd.DataFrame, column: str) -> pd.Series:
     if column not in frame:
         hint = nearest(column, map(str, frame.columns))
-        raise VitrailError("cannot cut the table", [Problem("column", f"there is no column {column!r}.", hint)])
+        raise VitrailError("cannot partition the table", [Problem("column", f"there is no column {column!r}.", hint)])
     return frame[column]
 
 
 def _refuse(*problems: Problem) -> None:
     if problems:
-        raise VitrailError("cannot cut the table", problems)
+        raise VitrailError("cannot partition the table", problems)
 
 
 def _require(whole: Mapping[str, object], **numbers: object) -> None:
@@ -93,7 +93,7 @@ def size_skew(frame: pd.DataFrame, sites: int, alpha: float = 1.0, seed: int = 0
     """Rows by lot, sizes from a Dirichlet(alpha): the smaller alpha, the more unequal."""
     _require({"sites": sites}, alpha=alpha)
     if not _is_whole(at_least, 0):
-        _refuse(Problem("at_least", f"expected 0 or a whole number above, got {at_least!r}.", "Correct it."))
+        _refuse(Problem("at_least", f"expected a whole number of at least 0, got {at_least!r}.", "Correct it."))
     rng = np.random.default_rng(key(seed, "size", sites, alpha))
     return _named(frame, _dealt(rng.permutation(len(frame)), rng.dirichlet([alpha] * sites), at_least))
 
@@ -121,8 +121,8 @@ def sigma_classes(frame: pd.DataFrame, label: str, sites: int, sigma: int, seed:
     values = _column(frame, label).map(str).to_numpy()
     classes = sorted(set(values))
     if sigma > len(classes) or sites * sigma < len(classes):
-        what = f"{sites} sites of {sigma} classes cannot hold {len(classes)} classes, each site different ones."
-        raise VitrailError("cannot cut the table", [Problem("sigma", what, "Choose another sigma.")])
+        what = f"{sites} sites with {sigma} different classes each do not fit {len(classes)} classes."
+        raise VitrailError("cannot partition the table", [Problem("sigma", what, "Choose another sigma.")])
     rng = np.random.default_rng(key(seed, "sigma", sites, sigma))
     homes: dict[str, list[int]] = {k: [] for k in classes}
     for i in range(sites):

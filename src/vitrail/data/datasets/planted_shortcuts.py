@@ -1,4 +1,5 @@
-"""Shortcuts on purpose: a mark on the pictures of one class at one site, for research on who notices.
+"""Shortcuts that are planted on purpose: a mark on the pictures of one class at one site, for research on methods that
+detect it.
 
     emoji   a face in a corner, always at the same place
     line    a drain-like tube with dark rims, on another course in every picture
@@ -187,7 +188,7 @@ class _Given(NamedTuple):
         rows_by_column = {c: np.flatnonzero(frame[c].map(canon) == wanted) for c in others if c in frame}
         holds = [c for c, rows in rows_by_column.items() if len(rows)]
         if len(holds) > 1:
-            what = f"{wanted!r} stands in the columns {', '.join(map(repr, holds))}."
+            what = f"{wanted!r} occurs in the columns {', '.join(map(repr, holds))}."
             problems.append(Problem("target", what, "Say which holds the class: target = ..."))
         elif not holds and self.target is not None and self.target not in frame:
             what = f"{self.site} has no column {self.target!r}."
@@ -216,7 +217,7 @@ def _inked(
     """The picture with its mark, its axes in the order in which they came, and where it changed."""
     pixels = pixels_of(cell)
     if pixels.dtype != np.uint8:
-        raise MisfitError("wrong_values", f"marks are drawn on 8 bits a pixel, not on {pixels.dtype}", "Convert it.")
+        raise MisfitError("wrong_values", f"a mark needs pixels of 8 bits, not of type {pixels.dtype}", "Convert it.")
     height, width = pixels.shape[:2]
     if min(height, width) < SMALLEST:
         what = f"it is {height} x {width} pixels; a mark needs {SMALLEST} in each direction"

@@ -135,7 +135,7 @@ def draft_feature(values: pd.Series, rows: int, answers: Collection[str] = ()) -
             return {"kind": "binary", "categories": levels}
         if bad.any() or answers:
             if sum(bool(DATE.fullmatch(str(v))) for v in levels) > 0.9 * len(levels):
-                return "dates: a model wants a number, such as days since admission"
+                return "dates: a model needs a number, such as days since admission"
             if len(levels) > max(20, 0.2 * rows):
                 return "free text or identifiers"
             return {"kind": "categorical", "categories": levels}

@@ -68,7 +68,7 @@ def infer_table(sites: Mapping[str, pd.DataFrame], target: str, site_column: str
         problems.append(Problem("data", "there are no sites.", "Give one table per site."))
     pictures = picture_column(sites)
     if pictures and time:
-        problems.append(Problem("--time", "pictures are told apart by classes.", "Leave it out."))
+        problems.append(Problem("--time", "a study of pictures predicts classes, not times.", "Leave it out."))
     if pictures:
         lack = [site for site, (columns, _) in places.items() if pictures not in columns]
         problems += [
@@ -180,7 +180,7 @@ def draft_features(
     for name, other in may_be_same(partly):
         at_one, at_other = ", ".join(partly[name]), ", ".join(partly[other])
         notes.append(
-            f"Perhaps one column: {name!r} at {at_one} and {other!r} at {at_other}. If they are, write a feature "
+            f"Perhaps the same column: {name!r} at {at_one} and {other!r} at {at_other}. If so, write a feature "
             f'{name!r} with aliases = ["{other}"].'
         )
     return FeatureDrafts(features, left, [*count_words(absent), *map(_describe_code, codes, codes.values()), *notes])
@@ -213,13 +213,14 @@ def _warn_left_out(left: Mapping[str, str]) -> list[str]:
 def _describe_code(code: float, where: list[str]) -> str:
     number = f"{code:.10g}"
     return (
-        f"Taken as missing: {number}, far from all other values (missing = [{number}]): {', '.join(where)}. Where it "
-        "is a real value, remove it there, and widen the range or add it to the categories."
+        f"Probably a code for missing: {number}, far from all other values, is read as missing (missing = "
+        f"[{number}]): {', '.join(where)}. Where it is a real value, remove it there, and widen the range or add it "
+        "to the categories."
     )
 
 
 def _warn_aliases(features: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    return [f"Taken for one: {', '.join([n, *f['aliases']])}." for n, f in features.items() if "aliases" in f]
+    return [f"Treated as one column: {', '.join([n, *f['aliases']])}." for n, f in features.items() if "aliases" in f]
 
 
 def _find_quantities(
@@ -264,7 +265,7 @@ def name_target(paths: list[Path]) -> str:
     with suppress(VitrailError, StopIteration):  # who reads it says why not
         file = next(p for p in sorted(first.iterdir()) if ENDING.search(p.name)) if first.is_dir() else first
         columns = [] if holds_pictures(file) else [str(c) for c in read_table(file).columns]
-    what = "expected the column to predict, which only folders of pictures can do without."
+    what = "expected the column to predict; only folders of pictures need none."
     named = f"; the columns are {', '.join(columns[:20])}{', ...' * (len(columns) > 20)}" if columns else ""
     raise VitrailError("cannot draft a study", [Problem("--target", what, f"Write --target COLUMN{named}.")])
 

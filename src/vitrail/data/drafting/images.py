@@ -146,7 +146,7 @@ def _describe(sizes: Any, cells: int, looked: int, broken: int, images: Mapping[
     words += f"{broken} could not be read: vitrail check names them. " * bool(broken)
     to = " x ".join(map(str, images["size"]))
     if images["fit"] == "resize":
-        words += f"Each is brought to {to}; a larger size shows more, and costs time and bytes."
+        words += f"Each is resized to {to}; a larger size shows more detail, and costs time and bytes."
     else:
         words += "They are taken as they are."
     return words

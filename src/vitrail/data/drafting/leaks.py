@@ -107,7 +107,9 @@ def find_leaks(
                 f"Left out: {name} may be a time until the outcome, known only afterwards; by itself it predicts "
                 f"{target} with {how}."
             )
-            notes.append(f"To ask when, and not only whether: vitrail init ... --target {target} --time {name}.")
+            notes.append(
+                f"To predict when it happens, and not only whether: vitrail init ... --target {target} --time {name}."
+            )
         elif evidence.auc >= ALONE:
             strong.append(f"{name} ({how})")
     if strong:

@@ -167,8 +167,10 @@ def _ask_about_heaps(
             if code not in codes and ends[0] <= code <= ends[1] and _is_unlikely(code, values):
                 times.setdefault(code, []).append(int((values == code).sum()))
     return [
-        f"Look at this: {name} is {code:.10g} in {sum(counts)} rows at {len(counts)} of {len(sites)} sites, apart from "
-        f"all other values. If that means 'not measured', write missing = [{code:.10g}] for it."
+        (
+            f"Look at this: {name} is {code:.10g} in {sum(counts)} rows at {len(counts)} of {len(sites)} sites, far "
+            f"from all other values. If that means 'not measured', write missing = [{code:.10g}] for it."
+        )
         for code, counts in times.items()
     ]
 

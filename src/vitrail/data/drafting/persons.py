@@ -10,7 +10,8 @@ import pandas as pd
 from vitrail.data.readers.image_persons import guess_pattern
 from vitrail.data.repeated_persons import find_person_column, repeating_ids
 
-PLAIN = ("Left out (", "Taken for one", "Read as missing", "To ask when")  # notes that only tell what was done
+# notes that only tell what was done
+PLAIN = ("Left out (", "Treated as one column", "Read as missing", "To predict when")
 TOGETHER = "rows of one patient stay together when rows are held out, and patients are counted instead of rows"
 
 
@@ -41,7 +42,7 @@ def find_keys(sites: Mapping[str, pd.DataFrame], but: Collection[str]) -> KeyCol
     others = repeating_ids(sites, {*but, *persons})
     notes = []
     if repeated:
-        notes.append(f"{repeated.words}. It was taken as person: {TOGETHER}.")
+        notes.append(f"{repeated.words}. It is used as person: {TOGETHER}.")
     if others:
         notes.append(f"Left out (identifiers that repeat): {', '.join(others)}.")
     return KeyColumns([*persons, *others], {"person": repeated.column} if repeated else {}, notes)
@@ -52,7 +53,7 @@ def with_picture_persons(draft: StudyDraft, sites: Mapping[str, pd.DataFrame]) -
     if (guess := guess_pattern(sites)) is None:
         return draft
     pattern, persons, pictures = guess
-    note = f"The {pictures} pictures seem to be of {persons} people, by their names (images.person): "
+    note = f"Judging by their names, the {pictures} pictures show {persons} people (images.person): "
     note += f"{TOGETHER.replace('rows', 'pictures')}. Remove it if it is wrong."
     content = {**draft.content, "images": {**draft.content["images"], "person": pattern}}
     return StudyDraft(content, [*draft.notes, note])

@@ -23,17 +23,19 @@ def draft_times(event: Mapping[str, Any], time: str, values: pd.Series) -> tuple
     problems = []
     if len(event.get("classes", ())) != 2:
         many = len(event.get("classes", ()))
-        what = f"expected a column that says whether the event was seen or not, got {many} values."
-        problems.append(Problem(f"--target {event['column']}", what, "Name one with two."))
+        what = f"expected a column with two values, for whether the event was seen; got {many} values."
+        problems.append(Problem(f"--target {event['column']}", what, "Name a column with two values."))
     if bad.any() or not len(times) or (times < 0).any() or not (times > 0).any():
-        what = "expected how long each row was followed, in numbers from 0."
+        what = "expected how long each row was followed, as numbers of at least 0."
         problems.append(Problem(f"--time {time}", what, "Name a column of days, months or years."))
     if problems:
         raise VitrailError("cannot draft a study of times", problems)
     horizon = pick_horizon(times)
     target = {"kind": "time", "time": time, "event": event["column"], "horizon": horizon, "intervals": 10}
-    question = f"Asked is {event['column']} = {event['positive']} until {horizon:g}, counted as in {time}"
-    return target | {k: event[k] for k in ("classes", "positive")}, f"{question}: a guess, and yours to agree on."
+    question = (
+        f"The outcome is whether {event['column']} = {event['positive']} occurs by {horizon:g}, counted as in {time}"
+    )
+    return target | {k: event[k] for k in ("classes", "positive")}, f"{question}. This horizon is a guess: agree on it."
 
 
 def pick_horizon(followed: np.ndarray) -> float:

@@ -78,7 +78,7 @@ def _unpacked(path: Path) -> bytes:
             parts.append(part)
             length += len(part)
             if length > MOST_AT_ONCE:
-                raise OSError(errno.EFBIG, f"unpacked it is longer than {MOST_AT_ONCE / 2**20:g} MiB")
+                raise OSError(errno.EFBIG, f"it is longer than {MOST_AT_ONCE / 2**20:g} MiB when unpacked")
     return b"".join(parts)
 
 
@@ -165,7 +165,7 @@ def read_records(path: Path, lines: Iterable[str], delimiter: str) -> Iterator[T
                 yield TextRecord(cells, last + 1, reader.line_num + 1)
             last = reader.line_num
     except csv.Error as error:
-        hint = 'Close every " that opens, and double it inside a field.'
+        hint = 'Close every " that is opened, and double it inside a field.'
         raise refuse_file(path, f"expected quoted fields to end ({error}).", hint, f"row {last + 1}") from None
 
 

@@ -22,7 +22,7 @@ def read_book(path: Path, raw: bytes, sheet: str | None) -> tuple[list[str], Col
     """The sheet of this name, or the first that is not hidden; its first row with something in it is the header."""
     excel = need("openpyxl", path)
     if raw.startswith(OLD_OR_LOCKED):
-        what = "expected an Excel workbook, got one with a password, or of the old Excel (.xls)."
+        what = "expected an Excel workbook, got one with a password or in the old format (.xls)."
         raise refuse_file(path, what, "Save it as .xlsx without a password, or export it as CSV.")
     try:
         book = excel.load_workbook(io.BytesIO(raw), read_only=True, data_only=True)
@@ -34,7 +34,7 @@ def read_book(path: Path, raw: bytes, sheet: str | None) -> tuple[list[str], Col
         what = f"expected an Excel workbook, got something else or part of one ({type(error).__name__})."
         raise refuse_file(path, what, "Save it again as .xlsx, or export it as CSV.") from None
     if not cells:
-        raise refuse_file(path, f"expected a table, the sheet {name!r} is empty.", "Name another: FILE.xlsx#SHEET.")
+        raise refuse_file(path, f"expected a table, but the sheet {name!r} is empty.", "Name another: FILE.xlsx#SHEET.")
     _require_values(path, raw, name, cells, numbers, excel)
     width = max(max((i for i, c in enumerate(row) if c is not None), default=-1) for row in cells) + 1
     header = ["" if c is None else str(c).strip() for c in _fill(cells[0], width)]
@@ -49,10 +49,10 @@ def _choose(path: Path, book: Any, sheet: str | None) -> str:
     if sheet is not None and sheet not in book.sheetnames:
         raise refuse_file(path, f"there is no sheet {sheet!r}.", nearest(sheet, book.sheetnames))
     if sheet is None and not shown:
-        raise refuse_file(path, "expected a sheet, all are hidden.", "Name one: FILE.xlsx#SHEET.")
+        raise refuse_file(path, "expected a visible sheet, but all are hidden.", "Name one: FILE.xlsx#SHEET.")
     if sheet is None and len(shown) > 1:
         rest = ", ".join(map(repr, shown[1:4])) + (", ..." if len(shown) > 4 else "")
-        tell(f"{path.name}: the sheet {shown[0]!r} was read; not read: {rest}. To have another: {path.name}#SHEET.")
+        tell(f"{path.name}: the sheet {shown[0]!r} was read; not read: {rest}. To read another: {path.name}#SHEET.")
     return sheet or str(shown[0])
 
 

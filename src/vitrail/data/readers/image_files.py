@@ -110,12 +110,14 @@ def site_places(path: Path) -> list[Path]:
         if p not in places
     ]
     if not inside:
-        what = "expected a folder for each site, with a folder for each class, can see none."
+        what = "expected a folder for each site, with a folder for each class, but found none."
         problems.append(Problem(str(path), what, "Put them here, or .npz or .parquet files."))
     elif not problems and all(p.is_dir() and _holds_only_pictures(p) for p in places):
         names = ", ".join(p.name for p in places[:3])
         what = f"expected a folder for each site with a folder for each class, got pictures right below {names}."
-        problems.append(Problem(str(path), what, "If these are classes, this is one site: give the folder above it."))
+        problems.append(
+            Problem(str(path), what, "If these folders are classes, this is one site: give the folder above it.")
+        )
     if problems:
         raise VitrailError(f"cannot read the sites in {path}", problems)
     return places
@@ -161,7 +163,7 @@ def _from_folder(path: Path, wanted: ImageRequest) -> pd.DataFrame:
         if cell is None:
             passed.append(file)
         elif folders:
-            what = "it lies beside the folders of classes"
+            what = "it lies outside the class folders"
             rows.append((file, MisfitError("no_class", what, "Move it into one of them."), None))
         else:
             rows.append((file, cell, None))
@@ -172,8 +174,8 @@ def _from_folder(path: Path, wanted: ImageRequest) -> pd.DataFrame:
             rows += [(file, cell, _call(folder.name))] * (cell is not None)
     if not rows:
         endings = sorted({p.suffix.lower() or p.name for p in passed})
-        got = f"got only {', '.join(endings[:5])}" if endings else "there is none"
-        what = f"expected a folder for each class with pictures ({', '.join(ENDINGS)}), {got}."
+        got = f"found only {', '.join(endings[:5])}" if endings else "there is none"
+        what = f"expected a folder for each class with pictures ({', '.join(ENDINGS)}), but {got}."
         raise _refusal(path, what, "Put them there. DICOM is not read: export it as PNG.")
     names = [_call(file.relative_to(path)) for file, _, _ in rows]
     labels = {wanted.target: [label for _, _, label in rows]} if folders else {}
@@ -203,7 +205,7 @@ def _refuse_sites(path: Path, folders: list[Path], wanted: ImageRequest) -> None
 def _cell(file: Path) -> Any:
     """The path of a picture, a MisfitError, or None where it is no picture and nobody could take it for one."""
     if not file.exists():
-        return MisfitError("unreadable", "it is a link to nothing", "Put the picture itself there.")
+        return MisfitError("unreadable", "it is a broken link", "Put the picture itself there.")
     ending = file.suffix.lower()
     if ending in ENDINGS:
         return file
@@ -237,9 +239,9 @@ def _from_file(path: Path, wanted: ImageRequest) -> pd.DataFrame:
     lengths = {name: len(cells) for name, cells in columns.items()}
     if len(set(lengths.values())) > 1:
         counts = ", ".join(f"{n} in {name!r}" for name, n in lengths.items())
-        raise _refusal(path, f"expected one row for each picture, got {counts}.", "Correct the file.")
+        raise _refusal(path, f"expected one row for each picture in every column, got {counts}.", "Correct the file.")
     if not next(iter(lengths.values())):
-        raise _refusal(path, "expected pictures, there are none.", "Check the file.")
+        raise _refusal(path, "expected pictures, but there are none.", "Check the file.")
     return pd.DataFrame({name: _objects(cells) for name, cells in columns.items()})
 
 
@@ -308,7 +310,7 @@ def _choose(path: Path, names: list[str], wanted: ImageRequest, parts: tuple[str
         wanted.person: _source(names, [wanted.person], parts),
     }
     if not sources[wanted.picture]:
-        what = f"expected pictures in {wanted.picture!r}, there are none."
+        what = f"expected pictures in {wanted.picture!r}, but there are none."
         raise _refusal(path, what, nearest(wanted.picture, names))
     return {name: source for name, source in sources.items() if name and source}
 

@@ -70,7 +70,9 @@ def decoded(raw: bytes) -> Pixels:
     except (MisfitError, VitrailError):
         raise
     except pillow.UnidentifiedImageError:
-        raise MisfitError("unreadable", "it is no PNG, JPEG, BMP, TIFF or WebP file", "Save it again as one.") from None
+        raise MisfitError(
+            "unreadable", "it is not a PNG, JPEG, BMP, TIFF or WebP file", "Save it as one of these."
+        ) from None
     except pillow.DecompressionBombError as error:
         raise MisfitError("too_large", f"it is too large ({_short(error)})", "Make it smaller.") from None
     except Exception as error:  # whatever a decoder makes of broken bytes
@@ -137,11 +139,11 @@ def pixels_of(cell: Any) -> Pixels:
 def _load(path: Path) -> bytes:
     try:
         if path.exists() and not path.is_file():
-            raise MisfitError("unreadable", "it is no plain file", "Put the picture itself there.")
+            raise MisfitError("unreadable", "it is not a regular file", "Put the picture itself there.")
         return path.read_bytes()
     except OSError as error:
         what = f"it cannot be opened ({error.strerror or error})"
-        raise MisfitError("unreadable", what, "Check whether it is there and may be read.") from None
+        raise MisfitError("unreadable", what, "Check that it exists and can be read.") from None
 
 
 def _from_rows(rows: Any) -> NDArray[Any]:
@@ -174,19 +176,19 @@ def fit_pixels(pixels: Any, images: Images) -> NDArray[np.uint8]:
     if images.channels == 1 and pixels.ndim == 3:
         grey = bool((pixels == pixels[:, :, :1]).all())
         if exact and not grey:
-            hint = 'Correct it; or, all of you, write channels = 3, or fit = "resize".'
-            raise MisfitError("wrong_colour", "it is in colour, and the study is of grey pictures", hint)
+            hint = 'Convert it, or agree with all sites on channels = 3 or fit = "resize".'
+            raise MisfitError("wrong_colour", "it is in colour, but the study expects grey pictures", hint)
         pixels = pixels[:, :, 0] if grey else np.round(pixels @ GREY).astype(np.uint8)
     if images.channels == 3 and pixels.ndim == 2:
         if exact:
-            hint = 'Correct it; or, all of you, write channels = 1, or fit = "resize".'
-            raise MisfitError("wrong_colour", "it is grey, and the study is of colour pictures", hint)
+            hint = 'Convert it, or agree with all sites on channels = 1 or fit = "resize".'
+            raise MisfitError("wrong_colour", "it is grey, but the study expects colour pictures", hint)
         pixels = np.repeat(pixels[:, :, None], 3, 2)
     if pixels.shape[:2] != images.size:
         if exact:
             got, want = ("{} x {}".format(*size) for size in (pixels.shape[:2], images.size))
-            what = f"it is {got} pixels (height x width), and the study says {want}"
-            raise MisfitError("wrong_size", what, 'Correct it; or, all of you, write fit = "resize".')
+            what = f"it is {got} pixels (height x width), but the study expects {want}"
+            raise MisfitError("wrong_size", what, 'Resize it, or agree with all sites on fit = "resize".')
         pillow, _ = _pillow()
         small = pillow.fromarray(np.ascontiguousarray(pixels)).resize(images.size[::-1], pillow.Resampling.BILINEAR)
         pixels = np.asarray(small)

@@ -87,7 +87,7 @@ def read_omop(path: Path) -> tuple[list[str], ColumnBuffer]:
         try:
             if name not in files:
                 raise refuse_file(
-                    folder, f"expected a table {name!r} (CSV or Parquet), there is none.", "Put it there."
+                    folder, f"expected a table {name!r} (CSV or Parquet), but there is none.", "Put it there."
                 )
             tables[name] = _read(files[name])
         except VitrailError as error:
@@ -146,9 +146,9 @@ def _misfits(column: OmopColumn, tables: Tables) -> list[tuple[str, str]]:
     if column.table != "person" and about is None:
         return [(f"there is no table {column.table!r} to take it from.", nearest(column.table, ["person", *CONCEPTS]))]
     if column.table == "person" and (column.take or column.concepts or not column.value):
-        out.append(("of a person expected `value` alone, for there is one row.", 'Write value = "year_of_birth".'))
+        out.append(("expected `value` alone, because each person has one row.", 'Write value = "year_of_birth".'))
     if about and (not column.take or not column.concepts):
-        out.append(("expected `concept_id` and `take`.", 'Write for example take = "last".'))
+        out.append(("expected `concept_id` and `take`.", 'For example: take = "last".'))
     frame = tables.get(column.table)
     if frame is None:
         return out

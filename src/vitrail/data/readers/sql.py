@@ -41,7 +41,7 @@ def ask(query: Query) -> tuple[list[str], ColumnBuffer]:
         with opened(query) as execute:
             cursor = execute(sql)
             if not cursor.description:
-                raise _refuse(query, "expected a query that gives rows, got a command.", "Write SELECT ...")
+                raise _refuse(query, "expected a query that returns rows, got a command.", "Write SELECT ...")
             header = [str(column[0]).strip() for column in cursor.description]
             rows = ColumnBuffer(len(header))
             while some := cursor.fetchmany(max(1, rows.room)):
@@ -50,7 +50,7 @@ def ask(query: Query) -> tuple[list[str], ColumnBuffer]:
         raise
     except Exception as error:  # a driver may raise anything, and may say in it how it was called
         what = f"the database refused: {_say(error, query)}."
-        raise _refuse(query, what, "Check the file or address, the query, and who may read.") from None
+        raise _refuse(query, what, "Check the file or address, the query and the permissions.") from None
     return header, rows
 
 
@@ -90,7 +90,9 @@ def _file(query: Query) -> Path:
     text = query.url.partition("://")[2].partition("?")[0]
     path = Path(unquote(text.removeprefix("/")))
     if not path.is_file():
-        raise _refuse(query, "expected the file of a database, there is none.", "Check the path: three slashes and it.")
+        raise _refuse(
+            query, "expected a database file, but there is none.", "Check the path, which follows three slashes."
+        )
     return path
 
 

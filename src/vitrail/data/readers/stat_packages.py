@@ -93,5 +93,5 @@ def _tell_labels(path: Path, labels: Labels, words: Mapping[str, Mapping[str, st
     for name, texts in labels.items():
         some = ", ".join(f"{canon(code)} = {text}" for code, text in list(texts.items())[:SHOWN])
         some += ", ..." * (len(texts) > SHOWN)
-        how = "its words were read" if words.get(name.strip()) else "its codes were read, not its words"
+        how = "the labels were read" if words.get(name.strip()) else "the codes were read, not the labels"
         tell(f"{path.name}, column {name}: value labels ({some}); {how}.")

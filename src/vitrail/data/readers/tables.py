@@ -193,11 +193,14 @@ def _site_files(path: Path) -> list[Path]:
         raise VitrailError(f"cannot read the sites in {path}", problems)
     files = [p for p in inside if p not in folders and _may_be_site(p.name)]
     if not files:
-        raise refuse_file(path, f"expected one table per site ({ENDINGS}), can see none.", "Put them here.")
+        raise refuse_file(path, f"expected one table per site ({ENDINGS}), but found none.", "Put them here.")
     if folders:
-        tell(f"{path.name or path}: not read, for sites are files here: {_list([p.name for p in folders], 'folder')}.")
+        tell(
+            f"{path.name or path}: not read, because sites are files here: "
+            f"{_list([p.name for p in folders], 'folder')}."
+        )
     if notes := [p.name for p in inside if p not in folders and p not in files]:
-        tell(f"{path.name or path}: not read, for these are no tables of sites: {_list(notes, 'file')}.")
+        tell(f"{path.name or path}: not read, because these are not tables of sites: {_list(notes, 'file')}.")
     return files
 
 
@@ -221,7 +224,7 @@ def part_sites(path: Path, frame: pd.DataFrame, column: str) -> dict[str, pd.Dat
     """A frame of all sites, by the column that names them."""
     if column not in frame.columns:
         hint = nearest(column, frame.columns) if column else 'Write site_column = "..." in the study.'
-        raise refuse_file(path, f"expected a column that names the site ({column!r}), there is none.", hint)
+        raise refuse_file(path, f"expected a column that names the site ({column!r}), but there is none.", hint)
     empty = frame[column].isna()
     if empty.any():
         at = f"column {column}, {name_rows(pick_rows(frame.index, empty))}"
@@ -282,7 +285,7 @@ def describe_misfit(where: str, column: pd.Series, bad: pd.Series, what: Feature
     where = f"{where}, {name_rows(pick_rows(column.index, bad))}"
     got = f"got {_join(column[bad.to_numpy()].map(str))} ({bad.sum()} of {len(bad)} cells)."
     if what.kind in ("numeric", "number"):
-        return Problem(where, f"expected numbers, {got}", "Correct or empty them (1,234 is unclear: 1234?).")
+        return Problem(where, f"expected numbers, {got}", "Correct or empty them (1,234 could mean 1234 or 1.234).")
     return Problem(where, f"expected one of {', '.join(what.levels)}, {got}", "Correct them, or the study.")
 
 
@@ -316,13 +319,13 @@ def _clean(frame: pd.DataFrame, table: TableSchema, need_target: bool) -> pd.Dat
         elif at is None and (name in repeated or name != target or need_target):
             what_came = "more than one" if name in repeated else "none"
             hint = nearest(name, unused) if len(problems) < hints else ""
-            problems += [Problem(where, f"expected one such column, there is {what_came}.", hint)]
+            problems += [Problem(where, f"expected one such column, but there is {what_came}.", hint)]
     pictures = None
     if table.images:
         column = table.images.column
         at = places.get(column)
         if at is None or column in repeated:
-            what = f"expected one column of pictures, there is {'none' if at is None else 'more than one'}."
+            what = f"expected one column of pictures, but there is {'none' if at is None else 'more than one'}."
             problems += [Problem(f"{file}, column {column}", what, nearest(column, unused) if at is None else "")]
         else:
             pictures, more = fit_column(frame.iloc[:, at], table.images, file)

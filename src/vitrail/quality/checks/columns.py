@@ -88,7 +88,7 @@ class ParsedTable:
             heap = float(counts.index[0])
             if heap not in CODES and heap not in self.codes[name]:
                 times = f"{counts.iloc[0]} of {counts.sum()} values are {_plain(heap)}"
-                text = f"{times}; no other comes more than {counts.iloc[1]} times"
+                text = f"{times}; no other value occurs more than {counts.iloc[1]} times"
                 out.append((name, feature, values, heap, text))
         return out
 
@@ -164,7 +164,7 @@ def _share(values: pd.Series, wrong: pd.Series, feature: Feature) -> float:
 
 def find_extra_column(seen: ParsedTable) -> Iterator[CheckFinding]:
     for name in seen.repeated:
-        text = f"the column {name!r} is there more than once"
+        text = f"the column {name!r} occurs more than once"
         yield CheckFinding("extra_column", "error", name, (), 1, text, "Keep one of them.")
     for name in seen.extra():
         text, hint = f"the column {name!r} is not in the study", "Nothing uses it; leave it out if you can."
@@ -207,9 +207,11 @@ def find_out_of_range(seen: ParsedTable) -> Iterator[CheckFinding]:
 def find_swapped_columns(seen: ParsedTable) -> Iterator[CheckFinding]:
     for name, other in seen.swapped.items():
         what, there = seen.table.features[name], seen.table.features[other]
-        text = f"it looks swapped with {other!r}: {_fit(seen.columns[name], what):.0%} of its cells fit its description"
-        text += f" ({_say_description(what)}), and {_fit(seen.columns[name], there):.0%} that of {other!r}"
-        hint = f"See whether the export mixed up the two. {_say_repair(name, 'swapped', other=other)}"
+        text = f"it looks swapped with {other!r}: {_fit(seen.columns[name], what):.0%} of its cells fit its own "
+        text += (
+            f"description ({_say_description(what)}), and {_fit(seen.columns[name], there):.0%} fit that of {other!r}"
+        )
+        hint = f"Check whether the export mixed up the two columns. {_say_repair(name, 'swapped', other=other)}"
         yield CheckFinding("swapped_columns", "error", name, (), len(seen.index), text, hint)
 
 
@@ -231,17 +233,18 @@ def find_unit_mixup(seen: ParsedTable) -> Iterator[CheckFinding]:
             conversion, which = mixup
             some, factor = values[which.to_numpy()], conversion.factor
             agreed = bool(is_outside(values, feature).any())
-            like = f"like {conversion.other}: in {conversion.unit} they"
+            like = f"as if they were in {conversion.other}: in {conversion.unit} they"
             if not conversion.other:
-                like = f"{max(factor, 1 / factor):g} times too {'small' if factor > 1 else 'large'}: moved, they"
-            text = f"{which.sum()} of {values.notna().sum()} values look {like} come inside "
-            text += f"{_say_range(feature) if agreed else 'the range of the others'} (from {some.min():.4g} to "
+                size = "small" if factor > 1 else "large"
+                like = f"{max(factor, 1 / factor):g} times too {size}: with the decimal point moved, they"
+            text = f"{which.sum()} of {values.notna().sum()} values look {like} fall within "
+            text += f"{_say_range(feature) if agreed else 'the range of the other values'} (from {some.min():.4g} to "
             text += (
                 f"{some.max():.4g}; their median {some.median():.4g} becomes {conversion.convert(some.median()):.4g})"
             )
             whole = which.sum() == values.notna().sum()
             numbers = {"factor": factor, "offset": conversion.offset} if conversion.offset else {"factor": factor}
-            slip = "" if conversion.other else "A decimal point that slipped, or another unit. "
+            slip = "" if conversion.other else "The decimal point may have slipped, or the unit may be another one. "
             hint = f"{slip}Convert them: {conversion.formula()}. "
             hint += _say_repair(name, "unit" if whole else "unit in part", **numbers)
             severity: Literal["error", "warning"] = "error" if agreed else "warning"
@@ -254,7 +257,7 @@ def find_disguised_missing(seen: ParsedTable) -> Iterator[CheckFinding]:
             which = values == code
             inside = not is_outside(values[which.to_numpy()], feature).any()
             text = f"{which.sum()} of {values.notna().sum()} values are {_plain(code)}"
-            text += ", apart from all others" if inside else f", outside {_say_range(feature)}"
+            text += ", far from all others" if inside else f", outside {_say_range(feature)}"
             hint = f"If {_plain(code)} means 'not measured', {_say_code(name, code)} "
             hint += _say_repair(name, "code", code=code)
             severity: Literal["error", "warning"] = "warning" if inside else "error"
@@ -269,7 +272,10 @@ def find_clipped(seen: ParsedTable) -> Iterator[CheckFinding]:
     for name, feature, values, heap, text in seen.heaps:
         if heap in (values.min(), values.max()) and heap not in (feature.range or ()):  # a scale may end there
             text = text.replace(";", f", the {'largest' if heap == values.max() else 'smallest'};")
-            hint = "They look cut off there: take the uncut values from the source, or agree on the cut in the study."
+            hint = (
+                "Values seem to be cut off there: get the uncut values from the source, or agree on the limit in the "
+                "study."
+            )
             rows, count = seen.rows(values == heap), int((values == heap).sum())
             yield CheckFinding("clipped", "warning", name, rows, count, text, hint)
 
@@ -287,7 +293,7 @@ def find_much_missing(seen: ParsedTable) -> Iterator[CheckFinding]:
         absent = seen.absent(name) if name in seen.values else pd.Series(dtype=bool)
         if absent.sum() > 0.5 * len(absent):
             text = f"{absent.sum()} of {len(absent)} values are missing ({absent.mean():.0%})"
-            hint = "The model learns little of it here; look whether the export lost it."
+            hint = "The model can learn little from it here; check whether the export lost the values."
             yield CheckFinding("much_missing", "warning", name, seen.rows(absent), int(absent.sum()), text, hint)
 
 
@@ -300,8 +306,9 @@ def find_missing_by_class(seen: ParsedTable) -> Iterator[CheckFinding]:
         absent = seen.absent(name).to_numpy()
         shares = {level: float(absent[rows].mean()) for level, rows in large.items()}
         if depends_on_class(absent, large.values(), tests=len(seen.table.features)):
-            text = "missing depends on the class: " + ", ".join(f"{s:.0%} in {k}" for k, s in shares.items())
-            hint = "The model could learn who was measured; ask why the others were not."
+            listed = ", ".join(f"{s:.0%} in {k}" for k, s in shares.items())
+            text = f"the share of missing values depends on the class: {listed}"
+            hint = "The model could learn who was measured instead of what was measured; ask why the others were not."
             rows, count = seen.rows(absent), int(absent.sum())
             yield CheckFinding("missing_by_class", "warning", name, rows, count, text, hint)
 
@@ -311,7 +318,7 @@ def find_duplicate_rows(seen: ParsedTable) -> Iterator[CheckFinding]:
     # a few coarse answers repeat by chance
     if again.any() and any(as_hashed(column).nunique() > 10 for column in seen.columns.values()):
         text = f"{again.sum()} of {len(again)} rows repeat an earlier row in every column"
-        hint = "Remove them if it is the same patient: training and testing on one flatters the score."
+        hint = "Remove them if they are the same patient: a row in both training and test data flatters the score."
         yield CheckFinding("duplicate_rows", "warning", "", seen.rows(again), int(again.sum()), text, hint)
 
 
@@ -324,13 +331,15 @@ def find_constant_column(seen: ParsedTable) -> Iterator[CheckFinding]:
             text = f"{len(values)} of {len(values)} values are {cell}"
             feature = seen.table.features.get(name)
             if not (feature and feature.kind == "binary" and (1 - RARE) ** len(values) > 0.05):
-                yield CheckFinding("constant_column", "warning", name, (), len(values), text, "It tells nothing here.")
+                yield CheckFinding(
+                    "constant_column", "warning", name, (), len(values), text, "It carries no information here."
+                )
 
 
 def find_one_class(seen: ParsedTable) -> Iterator[CheckFinding]:
     for level, count in seen.class_counts().items():
         if count == sum(seen.class_counts().values()) > 0:
-            text, hint = f"all {count} rows are of class {level}", "Scores that compare classes need two."
+            text, hint = f"all {count} rows are of class {level}", "Scores that compare classes need rows of two."
             yield CheckFinding("one_class", "warning", seen.table.target.column, (), count, text, hint)
 
 
@@ -340,7 +349,7 @@ def find_class_too_small(seen: ParsedTable) -> Iterator[CheckFinding]:
     for i, (level, count) in enumerate(counts.items()):
         if several and count < FEW_OF_A_CLASS:
             text = f"{count} of {sum(counts.values())} rows are of class {level}"
-            hint = f"With fewer than {FEW_OF_A_CLASS} its test score means little."
+            hint = f"With fewer than {FEW_OF_A_CLASS} rows, the test score of a class means little."
             rows = seen.rows(classes == i)
             yield CheckFinding("class_too_small", "warning", seen.table.target.column, rows, count, text, hint)
 
@@ -351,7 +360,7 @@ def find_target_missing(seen: ParsedTable) -> Iterator[CheckFinding]:
     if absent.any():
         severity: Literal["error", "warning"] = "error" if absent.all() else "warning"
         text = f"{absent.sum()} of {len(absent)} rows have no target"
-        hint = "They are left out; fill the target in to use them."
+        hint = "They are left out; to use them, fill in the target."
         yield CheckFinding("target_missing", severity, column, seen.rows(absent), int(absent.sum()), text, hint)
 
 
@@ -360,7 +369,7 @@ def find_too_few_rows(seen: ParsedTable) -> Iterator[CheckFinding]:
     usable = int(seen.values[column].notna().sum()) if column in seen.values else len(seen.index)
     if usable < FEW_ROWS:
         text = f"{usable} rows can be used, fewer than {FEW_ROWS}"
-        hint = "A test part of so few says little; pool it with another site or add rows."
+        hint = "So few test rows say little; add rows, or combine the table with another site's."
         yield CheckFinding("too_few_rows", "warning" if usable else "error", "", (), usable, text, hint)
 
 

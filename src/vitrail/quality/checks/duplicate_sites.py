@@ -26,10 +26,12 @@ class DuplicateSites(NamedTuple):
 
     @property
     def words(self) -> str:
-        same = f"the same {self.rows} rows" if self.shared == self.rows else f"{self.shared} of {self.rows} rows alike"
+        same = (
+            f"the same {self.rows} rows" if self.shared == self.rows else f"{self.shared} of {self.rows} rows in common"
+        )
         return (
-            f"{self.one} and {self.other} hold {same}: one file was given twice, or one hospital takes part under two "
-            "names. Its patients count twice, and the two sites confirm each other."
+            f"Sites {self.one} and {self.other} have {same}: one file was given twice, or one hospital takes part "
+            "under two names. Its patients count twice, and the two sites confirm each other."
         )
 
 

@@ -42,11 +42,11 @@ WORDS = {
     "dicom": "are DICOM, which is not read",
     "too_large": "are too large",
     "several": "hold more than one picture",
-    "no_class": "lie beside the folders of classes",
-    "wrong_size": "are of another size",
-    "wrong_colour": "are grey where colour is agreed, or the other way round",
-    "wrong_values": "have other values than agreed",
-    "wrong_shape": "are no pictures",
+    "no_class": "lie outside the class folders",
+    "wrong_size": "have another size than agreed",
+    "wrong_colour": "are grey where the study agrees on colour, or the reverse",
+    "wrong_values": "have other pixel values than agreed",
+    "wrong_shape": "are not pictures",
 }
 
 
@@ -140,7 +140,7 @@ def _is_empty(picture: NDArray[np.uint8]) -> bool:
 
 def find_no_pictures(it: ParsedImages) -> Iterator[CheckFinding]:
     if not it.cells:
-        text = f"the study's pictures {it.column!r} are not among the {len(it.seen.columns)} columns"
+        text = f"the study's picture column {it.column!r} is not among the {len(it.seen.columns)} columns"
         yield CheckFinding(
             "missing_column", "error", it.column, (), len(it.index), text, f"Add the column {it.column!r}."
         )
@@ -163,7 +163,7 @@ def find_no_class(it: ParsedImages) -> Iterator[CheckFinding]:
     target = it.seen.table.target
     if target.column not in it.seen.columns:
         text = f"the pictures have no class (the study's target is {target.column!r})"
-        hint = f"Put them into a folder for each class ({', '.join(target.levels)}), or add the column."
+        hint = f"Put them into one folder for each class ({', '.join(target.levels)}), or add the column."
         yield CheckFinding("missing_column", "error", target.column, (), len(it.index), text, hint)
 
 
@@ -181,18 +181,21 @@ def find_class_too_small(it: ParsedImages) -> Iterator[CheckFinding]:
     several = sum(count > 0 for count in counts.values()) > 1  # else one_class says it
     for level, count in counts.items():
         if several and count == 0:
-            hint = "Fine if there are none here; else look whether its folder or its name is missing."
+            hint = (
+                "This is fine if there are none here; otherwise check whether its folder is missing or has another "
+                "name."
+            )
             yield CheckFinding("class_missing", "warning", column, (), 0, f"no picture is of class {level}", hint)
         elif several and count < FEW_OF_A_CLASS:
             text = f"{count} of {sum(counts.values())} pictures are of class {level}"
-            hint = f"With fewer than {FEW_OF_A_CLASS} its test score means little."
+            hint = f"With fewer than {FEW_OF_A_CLASS} pictures, the test score of a class means little."
             yield CheckFinding("class_too_small", "warning", column, (), count, text, hint)
 
 
 def find_passed_over(it: ParsedImages) -> Iterator[CheckFinding]:
     if it.passed:
         some = ", ".join(it.passed[:NAMED]) + (f" and {len(it.passed) - NAMED} more" if len(it.passed) > NAMED else "")
-        text = f"{len(it.passed)} files are no pictures and are not read: {some}"
+        text = f"{len(it.passed)} files are not pictures and are not read: {some}"
         hint = "Remove them, or save them as PNG or JPEG if they are pictures."
         yield CheckFinding("not_a_picture", "warning", it.column, (), len(it.passed), text, hint)
 
@@ -217,7 +220,7 @@ def find_same_picture(it: ParsedImages) -> Iterator[CheckFinding]:
         levels = it.seen.table.target.levels
         named = {i: f"{it.call(i)} ({levels[it.labels[i]]})" for g in torn for i in g if it.labels[i] >= 0}
         some = "; ".join(" = ".join(named[i] for i in g if i in named) for g in torn[:NAMED])
-        text = f"{len(torn)} pictures are there in more than one class"
+        text = f"{len(torn)} pictures occur in more than one class"
         hint = "Only one class can be right: find out which, and remove the others."
         yield it.find("same_picture_two_classes", "error", [i for g in torn for i in g], text, hint, some)
     same = [group for group, classes in zip(groups, of_classes, strict=True) if classes < 2]
@@ -225,9 +228,9 @@ def find_same_picture(it: ParsedImages) -> Iterator[CheckFinding]:
         again, test = [i for g in same for i in g[1:]], it.seen.table.split.test
         torn_by_split = sum(1 - test ** len(g) - (1 - test) ** len(g) for g in same)
         some = "; ".join(" = ".join(it.call(i) for i in g[:4]) for g in same[:NAMED])
-        text = f"{len(again)} of {len(it.cells)} pictures repeat another one pixel by pixel; of {len(same)} such "
-        text += f"groups about {torn_by_split:.1f} will lie on both sides of the split into training and testing"
-        hint = "Keep one of each: a picture that was trained on flatters the test score."
+        text = f"{len(again)} of {len(it.cells)} pictures repeat another one pixel by pixel; of their {len(same)} "
+        text += f"groups, about {torn_by_split:.1f} will be split between training and test data"
+        hint = "Keep one of each: a test picture that was also trained on flatters the score."
         yield it.find("same_picture", "warning", again, text, hint, some)
 
 
@@ -239,12 +242,18 @@ def find_marks_of_a_class(it: ParsedImages) -> Iterator[CheckFinding]:
         at = it.good[mark.pictures].tolist()
         if mark.series:
             text = f"about {mark.inside} of {mark.of_class} pictures of class {level} are nearly the same"
-            hint = "If they are of one patient or scene, keep a few: they flatter the score on both sides of the split."
+            hint = (
+                "If they show one patient or scene, keep a few: pictures so alike flatter the score if some are "
+                "trained on and others tested."
+            )
             yield it.find("nearly_same_pictures", "warning", at, text, hint)
             continue
         text = f"{mark.inside} of {mark.of_class} pictures of class {level} look the same ({mark.shade}) at "
-        text += f"{mark.place}, where {mark.outside} of {mark.of_others} others do: a mark or text that tells the class"
-        hint = "Look there. What was burned in must be cut off or covered in all, or the model learns it instead."
+        text += (
+            f"{mark.place}, where {mark.outside} of {mark.of_others} others do: a mark or text that gives the class "
+        )
+        text += "away"
+        hint = "Look there. Cut off or cover a burned-in mark in all pictures, or the model learns the mark instead."
         yield it.find("mark_of_a_class", "warning", at, text, hint)
 
 

@@ -43,7 +43,7 @@ def find_strange(frame: pd.DataFrame, table: TableSchema) -> OutOfRange:
         else:
             which = np.isinf(values.to_numpy())
             unknown = [str(cell) for cell in pd.unique(cells[which])]
-            words = f"none of its categories ({', '.join(unknown[:LISTED])}{', ...' * (len(unknown) > LISTED)})"
+            words = f"not one of its categories ({', '.join(unknown[:LISTED])}{', ...' * (len(unknown) > LISTED)})"
         if which.any():
             named[which] = [f"{before}; {name}" if before else name for before in named[which]]
             notes.append(f"{name} is {words} in {which.sum()} of {len(frame)} rows")

@@ -20,7 +20,7 @@ def find_outcome_faults(seen: ParsedTable, table: TableSchema) -> Iterator[Check
         off = ~(seen.values[stands] > 0)
         if off.any():
             text = f"{off.sum()} of {len(off)} rows have no weight above 0"
-            hint = "Every row needs one: for how many it stands."
+            hint = "Every row needs a weight: the number of people it stands for."
             yield CheckFinding("weight_missing", "error", stands, seen.rows(off), int(off.sum()), text, hint)
 
 
@@ -31,7 +31,7 @@ def _find_time_faults(seen: ParsedTable, table: TableSchema) -> Iterator[CheckFi
     before, absent = time < 0, seen.absent(target.time)
     if before.any():
         text = f"{before.sum()} of {len(time)} times are below 0"
-        hint = "They are counted from when a row begins to be followed: correct or empty them."
+        hint = "Times are counted from the start of follow-up: correct or empty them."
         yield CheckFinding("time_before", "error", target.time, seen.rows(before), int(before.sum()), text, hint)
     if absent.any():
         text = f"{absent.sum()} of {len(time)} rows have no time"
@@ -43,9 +43,10 @@ def _find_time_faults(seen: ParsedTable, table: TableSchema) -> Iterator[CheckFi
     if len(observed) and reached < SHORT * len(observed) and target.column in seen.values:
         still = int(((seen.values[target.column] == 0) & (time < horizon)).sum())
         if still:
-            text = (
-                f"{reached} of {len(observed)} rows were followed to the horizon of {horizon:g}{unit}; the longest to "
+            text = f"{reached} of {len(observed)} rows were followed to the horizon of {horizon:g}{unit}; the longest "
+            text += f"follow-up is {observed.max():g}{unit}"
+            hint = (
+                "These rows say little about what happens so late: agree on an earlier horizon, or check the unit of "
+                "the times."
             )
-            text += f"{observed.max():g}{unit}"
-            hint = "Little is known here of what happens so late: agree on an earlier horizon, or look at the unit."
             yield CheckFinding("short_follow_up", "warning", target.time, (), still, text, hint)

@@ -61,7 +61,7 @@ def check_sites(files: Sequence[Path], table: TableSchema) -> dict[Path, tuple[l
         except VitrailError as error:
             title, problems = error.title, problems + error.problems
     if problems:
-        raise VitrailError(title if len(files) == 1 else "cannot read what was given", problems)
+        raise VitrailError(title if len(files) == 1 else "cannot read the files", problems)
     findings_of = {file: find_faults(frame, table) for file, frame in frames.items()}
     if not table.images and len(frames) > 1:
         for file, findings in _find_twin_files(frames, table).items():

@@ -41,8 +41,8 @@ def correct(path: Path, table: TableSchema, repairs: Sequence[Repair]) -> Correc
     raw = sheet.with_cells(cells)
     back = parse_table(sheet.path, raw, table)
     if not _same(back, meant):  # a file so strange that a cell cannot be replaced alone
-        what = "the corrected copy would not be read as it is meant."
-        raise VitrailError("cannot repair", [Problem(str(path), what, "Export the table anew as plain CSV.")])
+        what = "the corrected copy would be read back with other values than intended."
+        raise VitrailError("cannot repair", [Problem(str(path), what, "Export the table again as plain CSV.")])
     old = sheet.whole.encode(sheet.whole.text)
     what = "the file (SHA-256)" if is_text(path) else "the table as CSV (SHA-256)"
     prints = {what: (hashlib.sha256(old).hexdigest(), hashlib.sha256(raw).hexdigest())}
@@ -90,11 +90,15 @@ def write_copy(
 ) -> tuple[Path, Path]:
     """The copy and its note; never over anything that is there, and both or neither."""
     note = path.with_name(f"{ENDING.sub('', path.name)}.note.md")
-    problems = [Problem(str(p), "there is something already.", "Choose another --write.") for p in (path, note)
+    problems = [Problem(str(p), "the file exists already.", "Choose another name for --write.") for p in (path, note)
                 if p.exists() or p.is_symlink()]  # fmt: skip
     if not ENDING.search(path.name) or not is_text(path):
         problems.append(
-            Problem(str(path), "a copy of a text table is one.", "Let its name end in .csv, as the file's.")
+            Problem(
+                str(path),
+                "expected the name of a text file, because the table is one.",
+                "Choose a name that ends in .csv, like the table's.",
+            )
         )
     if problems:
         raise VitrailError("nothing was written", problems)
@@ -110,7 +114,9 @@ def write_copy(
         for place in made:
             place.unlink(missing_ok=True)
         what = f"it cannot be written: {error.strerror}."
-        raise VitrailError("nothing was written", [Problem(str(place), what, "Choose another --write.")]) from None
+        raise VitrailError(
+            "nothing was written", [Problem(str(place), what, "Choose another name for --write.")]
+        ) from None
     return path, note
 
 
@@ -120,7 +126,7 @@ def _note(copy: CorrectedCopy, path: Path, word: str, why: str, when: str) -> st
         "",
         f"- Copy: `{_plain(path.name)}`. The file itself was not touched.",
         f"- When: {when}",
-        f"- On the word of: {_plain(word)}",
+        f"- Confirmed by: {_plain(word)}",
         *([f"- Why: {_plain(why, 500)}"] if why else []),
         f"- Made by: vitrail repair, version {version('vitrail')}",
         "",

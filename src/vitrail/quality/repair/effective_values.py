@@ -19,8 +19,8 @@ from vitrail.data.schema import Feature
 
 Floats = NDArray[np.float64]
 OFF = 0.05  # a layer that multiplies by less switches the feature off
-NOBODY = "No other site published its layers, so that there is nothing to hold this against."
-SWITCHED_OFF = "The other sites' layers all but switch this column off: no value of theirs would be read like these."
+NOBODY = "No other site published its layers, so there is nothing to compare with."
+SWITCHED_OFF = "The other sites' layers nearly switch this column off, so no value of theirs corresponds to these."
 
 
 class InputLayers(NamedTuple):
@@ -38,7 +38,7 @@ def read_number(
 ) -> tuple[str, float | None, float]:
     """In words; and the line x' = factor x + start, in the column's unit (no factor: there is no picture)."""
     if values.isna().all():
-        return "No value was measured here, so that there is nothing to read.", None, 0.0
+        return "No value was measured here, so there is nothing to compare.", None, 0.0
     if ends is None:
         return NOBODY, None, 0.0
     if abs(ends.others_w[at]) < OFF:
@@ -50,8 +50,8 @@ def read_number(
     unit = f" {feature.unit}" if feature.unit else ""
     if abs(factor - 1) < 0.02 and abs(shift) < 0.02 * sd:
         return f"{_who(ends, start=True)} would read these values as this site does.", factor, start
-    words = f"The federation treats it as a shift of {shift:+.3g}{unit} and a factor of {factor:.2g}"
-    return f"{words} around this site's mean of {middle:.4g}{unit}, against {_who(ends)}.", factor, start
+    words = f"Compared with {_who(ends)}, the shared model shifts these values by {shift:+.3g}{unit} and scales them by"
+    return f"{words} {factor:.2g} around this site's mean of {middle:.4g}{unit}.", factor, start
 
 
 def read_levels(
@@ -68,15 +68,19 @@ def read_levels(
     read = [(float(b + f), float(b)) for b, f in zip(low, factor, strict=True)]
     if feature.kind == "binary":
         (one, zero), (no, yes) = read[0], feature.levels
-        words = f"Against {_who(ends)}, the federation counts {no} as {zero:.2f} (not 0) and {yes} as {one:.2f}"
-        return f"{words} (not 1).", ((zero, math.nan), (one, math.nan))
+        words = f"Compared with {_who(ends)}, the shared model counts {no} as {zero:.2f} instead of 0 and {yes} as"
+        return f"{words} {one:.2f} instead of 1.", ((zero, math.nan), (one, math.nan))
     references = len(feature.levels) - len(at)
     far = int(np.abs(factor - 1).argmax())
     level = feature.levels[references + far]
-    words = f"Against {_who(ends)}, the federation weighs {level} most differently: times"
+    words = f"Compared with {_who(ends)}, the shared model weights {level} most differently: by a factor of"
     return f"{words} {factor[far]:.2f}.", (*[(math.nan, math.nan)] * references, *read)
 
 
 def _who(ends: InputLayers, start: bool = False) -> str:
-    text = "the one other site that published" if ends.others == 1 else f"the average of {ends.others} other sites"
+    text = (
+        "the only other site that published its layers"
+        if ends.others == 1
+        else f"the average of {ends.others} other sites"
+    )
     return text[:1].upper() + text[1:] if start else text

@@ -31,9 +31,9 @@ from vitrail.study.model import Study
 BINS = 40  # at most
 CLASSES = 6  # so many are drawn, the largest
 NO_MARK = "No finding concerns this site: its data fits as well as chance allows."
-MAY_BE_REAL = "Nothing at this site is likely wrong; where it differs, that may be real."
-NOT_ASKED = "The run did not compare the sites' data, or not this site's: here is only what the file shows."
-NOTHING = "nothing that the file alone shows"
+MAY_BE_REAL = "Nothing at this site is likely wrong; its differences from the other sites may be real."
+NOT_ASKED = "The run did not compare this site's data with the other sites': this is only what the file itself shows."
+NOTHING = "nothing that explains the finding"
 
 
 class ClassRows(NamedTuple):
@@ -71,7 +71,7 @@ class ColumnView(NamedTuple):
 
     def rank(self, i: int) -> str:
         """How the i-th cause is introduced."""
-        return "Also seen" if i else "Most likely" if self.trouble else "Seen in the file"
+        return "Also seen" if i else "Most likely" if self.trouble and self.causes else "Seen in the file"
 
     @property
     def verdict(self) -> str:
@@ -114,7 +114,7 @@ class SiteInspection(NamedTuple):
     @property
     def lead(self) -> str:
         if any(v.wrong for v in self.views):
-            return f"What is behind the federation's findings about this site, seen in its own {self.rows} rows."
+            return f"What may explain the findings about this site, from its own {self.rows} rows."
         if not self.judged:
             return NOT_ASKED
         return MAY_BE_REAL if any(v.trouble for v in self.views) else NO_MARK

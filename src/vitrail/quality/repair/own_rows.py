@@ -68,14 +68,16 @@ def own_cause(finding: Finding, frame: pd.DataFrame, table: TableSchema) -> tupl
             blank = blank._replace(repair=words)
             continue
         except VitrailError as error:
-            doubts = doubts or f"in this file it is not seen: {error.problems[0].what.rstrip('.')}"
+            doubts = doubts or f"this file does not show it: {error.problems[0].what.rstrip('.')}"
             continue
         if change.worse or any(c.worse for c in more):
-            doubts = doubts or f"in this file it is not seen: repaired, it would fit worse ({change.numbers})"
+            doubts = (
+                doubts or f"this file does not show it: after the repair the column would fit worse ({change.numbers})"
+            )
             continue
         at = np.zeros(len(frame), bool)
         at[change.after.index] = True
-        words = f"{ASKS[finding.kind]} If so: {change.repair.words()}."
+        words = f"{ASKS[finding.kind]} If that confirms it, the repair is: {change.repair.words()}."
         cause = blank._replace(numbers=change.numbers, repair=words, command=change.repair.flags())
         return cause._replace(rows=tuple(pick_rows(frame.index, at)[:5]), count=int(at.sum())), change.repair
     return blank._replace(numbers=doubts or _describe(finding, values, what)), None
@@ -103,7 +105,8 @@ def _describe(finding: Finding, values: pd.Series, what: Feature | Target) -> st
     """The site's own numbers where there is no repair."""
     observed = values.dropna()
     if finding.kind == "label noise" and "share" in finding.numbers:
-        return f"by the other sites' rows about {finding.numbers['share']:.0%} of {len(observed)} outcomes are wrong"
+        wrong = f"about {finding.numbers['share']:.0%} of {len(observed)} outcomes are wrong"
+        return f"judged by the other sites' rows, {wrong}"
     if finding.kind in ("only here", "not here") or not len(observed):
         return f"{len(observed)} of {len(values)} rows have a value"
     counts = observed.value_counts()
@@ -114,11 +117,12 @@ def _describe(finding: Finding, values: pd.Series, what: Feature | Target) -> st
         return f"{times} of {len(observed)} values are {top:g}"
     if finding.kind == "clipped":
         ends = [(int((observed == end).sum()), end) for end in (observed.min(), observed.max())]
-        return "{} values are {:g}, the smallest, and {} are {:g}, the largest".format(*ends[0], *ends[1])
+        return "{} values are {:g} (the smallest), and {} are {:g} (the largest)".format(*ends[0], *ends[1])
     if finding.kind == "rounded":
-        return f"{len(observed)} values are {len(counts)} different ones; the smallest step is {_step(counts):g}"
+        return f"{len(observed)} values, of which {len(counts)} are different; the smallest step is {_step(counts):g}"
     low, middle, high = observed.quantile([0.05, 0.5, 0.95])
-    return f"half of {len(observed)} values are below {middle:.4g}, nine of ten between {low:.4g} and {high:.4g}"
+    ninety = f"nine in ten lie between {low:.4g} and {high:.4g}"
+    return f"the median of {len(observed)} values is {middle:.4g}, and {ninety}"
 
 
 def _step(counts: pd.Series) -> float:

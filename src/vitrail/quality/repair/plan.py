@@ -54,7 +54,9 @@ def plan(
             now.loc[change.after.index, change.column] = change.after.where(change.after != "", None)
         changes += made
     for name in {c.column: 0 for c in changes if sum(c.column == d.column for d in changes) > 1}:
-        problems.append(Problem(f"column {name}", "two repairs change it.", "Do one, and look again."))
+        problems.append(
+            Problem(f"column {name}", "two repairs change this column.", "Do one of them, then look again.")
+        )
     if unclear and len(problems) == unclear:
         raise UnclearError("cannot repair", problems)
     _refuse(problems)
@@ -88,7 +90,7 @@ def _renumber(
 ) -> ColumnChange:
     values, wrong = as_described(cells, what)
     if wrong.any():
-        text = f"{name_rows(pick_rows(cells.index, wrong))} are no numbers."
+        text = f"expected numbers in {name_rows(pick_rows(cells.index, wrong))}, got something else."
         _refuse([Problem(f"column {repair.column}", text, "Correct them first: `vitrail check` names them.")])
     if repair.code is not None:
         code, bad = as_numbers(pd.Series([repair.code], dtype=object))
@@ -110,12 +112,14 @@ def _renumber(
     after = pd.Series([write_number(v, scale, start, point) for v in some], index=some.index, dtype=object)
     back = as_numbers(after.str.replace(",", ".") if point == "," else after)[0]
     unit = f" {what.unit}" if what.unit else ""
-    numbers = f"{len(some)} of {int(values.notna().sum())} values change: median {some.median():.4g} becomes "
+    numbers = (
+        f"{len(some)} of {int(values.notna().sum())} values change: their median goes from {some.median():.4g} to "
+    )
     numbers += f"{back.median():.4g}{unit}"
     worse = False
     if isinstance(what, Feature) and what.range:
         out = [int(is_outside(v, what).sum()) for v in (values, values.where(~which, back))]
-        numbers += f"; outside {what.range[0]:g} to {what.range[1]:g}{unit}: {out[0]} before, {out[1]} after"
+        numbers += f"; values outside {what.range[0]:g} to {what.range[1]:g}{unit}: {out[0]} before, {out[1]} after"
         may = STRAY * int(values.notna().sum()) if repair.cause.startswith("unit") else 0
         worse = out[1] - out[0] > may
     return ColumnChange(repair, repair.column, cells[which], after, numbers, worse)
@@ -132,7 +136,13 @@ def _other_unit(repair: Repair, values: pd.Series, what: Feature | Target) -> pd
         which &= values > (-math.inf if repair.above is None else repair.above)
         if not which.any():
             _refuse(
-                [Problem("--below, --above", f"no value of {repair.column} lies there.", "Look at the column again.")]
+                [
+                    Problem(
+                        "--below, --above",
+                        f"no value of {repair.column} lies in this range.",
+                        "Look at the column again.",
+                    )
+                ]
             )
         return which
     feature = what if isinstance(what, Feature) else Feature(kind="numeric")
@@ -141,8 +151,8 @@ def _other_unit(repair: Repair, values: pd.Series, what: Feature | Target) -> pd
     rest = values[values.notna() & ~which]
     inside = which.any() and len(rest) and rest.min() <= converted[which].median() <= rest.max()
     if not inside:
-        text = f"which rows of {repair.column} are in the other unit cannot be told from the values."
-        hint = "Say it: --below X or --above X, by the file or by who measured."
+        text = f"the values do not show which rows of {repair.column} are in the other unit."
+        hint = "Give --below X or --above X, from what is known about the file or about who measured."
         raise UnclearError("cannot repair", [Problem("--cause", text, hint)])
     return which
 
@@ -157,8 +167,8 @@ def _turn_at(repair: Repair, values: pd.Series, what: Feature | Target) -> float
         return 0.0  # the sign was lost
     scale = agreed is not None and observed.nunique() <= SCALE and not is_outside(observed, what).any()  # type: ignore[arg-type]
     if agreed is None or not scale or (observed != observed.round()).any():
-        text = f"about which value {repair.column} is turned round cannot be told from the file."
-        hint = "Say it: --offset 0 for -value, --offset 10 for 10 - value."
+        text = f"the file does not show about which value {repair.column} is reversed."
+        hint = "Give --offset 0 for -value, or --offset 10 for 10 - value."
         raise UnclearError("cannot repair", [Problem("--offset", text, hint)])
     return sum(agreed)
 
@@ -181,9 +191,9 @@ def write_number(value: float, factor: float, offset: float, point: str = ".") -
 
 def _emptied(repair: Repair, cells: pd.Series, which: pd.Series) -> ColumnChange:
     if not which.any():
-        _refuse([Problem("--code", f"no cell of {repair.column} says {repair.code}.", "Look at the column again.")])
+        _refuse([Problem("--code", f"no cell of {repair.column} holds {repair.code}.", "Look at the column again.")])
     some = cells[which]
-    numbers = f"{len(some)} of {int(cells.notna().sum())} cells say {repair.code} and are emptied"
+    numbers = f"{len(some)} of {int(cells.notna().sum())} cells hold {repair.code} and are emptied"
     return ColumnChange(repair, repair.column, some, pd.Series("", index=some.index, dtype=object), numbers)
 
 
@@ -191,7 +201,7 @@ def _relabel(repair: Repair, cells: pd.Series, what: Feature | Target) -> Column
     """Codes by other codes, each in the spelling that the file has for it."""
     values, wrong = as_described(cells, what)
     if wrong.any():
-        text = f"{name_rows(pick_rows(cells.index, wrong))} hold no code of the study."
+        text = f"expected codes of the study in {name_rows(pick_rows(cells.index, wrong))}, got something else."
         _refuse([Problem(f"column {repair.column}", text, "Correct them first: `vitrail check` names them.")])
     places = {level: i for i, level in enumerate(what.levels)}
     moved = repair.levels or dict(zip(what.levels, reversed(what.levels), strict=True))
@@ -206,7 +216,7 @@ def _relabel(repair: Repair, cells: pd.Series, what: Feature | Target) -> Column
     numbers += ", ".join(f"{n} from {a} to {b}" for a, (n, b) in counts.items() if n)
     targets = [to.get(i, i) for i in range(len(what.levels)) if (values == i).any()]
     if len(set(targets)) < len(targets):
-        numbers += "; two codes become one, which cannot be taken back"
+        numbers += "; two codes become one, which cannot be undone"
     relabelling = repair._replace(levels={what.levels[a]: what.levels[b] for a, b in to.items()})
     return ColumnChange(relabelling, repair.column, cells[which], after, numbers)
 
@@ -217,12 +227,12 @@ def _swap(repair: Repair, frame: pd.DataFrame, columns: Mapping[str, Feature | T
     one, two = (frame[n] for n in names)
     which = (one != two) & ~(one.isna() & two.isna())
     if not which.any():
-        _refuse([Problem("--other", "the two columns say the same in every row.", "Look at them again.")])
+        _refuse([Problem("--other", "the two columns are equal in every row.", "Look at them again.")])
     out = []
     for name, cells, others in ((names[0], one, two), (names[1], two, one)):
         fit = [float((~v[1] & ~is_outside(v[0], w)).mean()) if isinstance(w := columns[name], Feature) else 1.0
                for v in (as_described(cells, columns[name]), as_described(others, columns[name]))]  # fmt: skip
-        numbers = f"{int(which.sum())} of {len(frame)} cells change places; those that fit the study's description: "
+        numbers = f"{int(which.sum())} of {len(frame)} cells are swapped; cells that fit the study's description: "
         numbers += f"{fit[0]:.0%} before, {fit[1]:.0%} after"
         mine = repair if name == repair.column else repair._replace(column=name, other=names[0])
         after = others[which].where(others[which].notna(), "")

@@ -29,15 +29,27 @@ ASKS = {
     "swapped": "Compare the header with the export's source: which column is which?",
     "recoded": "Compare each category's meaning with the study's code book.",
     "label flip": "Compare the outcome's coding with the study's: is yes written as no?",
-    "constant": "Ask whether the export filled it in, and for the measured values. If it is true, leave it as it is.",
-    "clipped": "What lies beyond the bound is lost in this file: ask for the uncut values.",
+    "constant": (
+        "Ask whether the export filled it in, and if so for the measured values. If the value is real, leave it as "
+        "it is."
+    ),
+    "clipped": "Values beyond the bound are lost in this file: ask for the uncut values.",
     "rounded": "The digits are lost in this file: ask for the unrounded values.",
-    "shuffled": "Which value belongs to which row is lost in this file: ask for the column again, joined by patient.",
-    "label noise": "Which outcomes are wrong is not in this file: ask how they were recorded, and check a sample.",
+    "shuffled": (
+        "This file no longer shows which value belongs to which row: ask for the column again, joined by patient."
+    ),
+    "label noise": (
+        "This file does not show which outcomes are wrong: ask how they were recorded, and check a sample."
+    ),
     "other": "Ask how, on whom and with what the column was measured here.",
-    "only here": "Nothing is wrong with it: ask the coordinator whether the study needs what one site measures.",
-    "not here": "Ask whether it was measured, and for the values; else nothing is to be repaired.",
-    "differs": "It may be real, by other patients or another way of measuring: ask before anything is changed.",
+    "only here": (
+        "Nothing is wrong with it: ask the coordinator whether the study needs a column that only one site measures."
+    ),
+    "not here": "Ask whether it was measured, and if so for the values; otherwise there is nothing to repair.",
+    "differs": (
+        "The difference may be real, because of other patients or another way of measuring: ask before you change "
+        "anything."
+    ),
 }
 TAKES = {  # cause -> the numbers that its repair needs, and those that it may have besides
     "unit": (("factor",), ("offset",)),
@@ -74,14 +86,14 @@ class Repair(NamedTuple):
     def words(self) -> str:
         """In short, what is done."""
         if self.code is not None:
-            return f"{self.code} is emptied"
+            return f"cells that hold {self.code} are emptied"
         if self.other is not None:
-            return f"changes places with {self.other}"
+            return f"the cells are swapped with those of {self.other}"
         if self.levels:
             return ", ".join(f"{a} becomes {b}" for a, b in self.levels.items())
         plus = f" {'+' if (self.offset or 0) > 0 else '-'} {abs(self.offset or 0):g}" if self.offset else ""
         if self.cause in ("sign", "label flip"):
-            return f"{self.offset or 0:g} - value" if self.offset is not None else "turned round"
+            return f"{self.offset or 0:g} - value" if self.offset is not None else "reversed"
         return "value" + (f" x {self.factor:.6g}" if self.factor not in (None, 1) else "") + plus
 
 
@@ -118,11 +130,13 @@ def wrong_words(repair: Repair, columns: Mapping[str, Any], there: Mapping[str, 
         elif name not in there:
             problems.append(Problem(where, f"the file has no column {name!r}.", nearest(name, there)))
     if repair.other == repair.column:
-        problems.append(Problem("--other", "a column is not swapped with itself.", "Name the other one."))
+        problems.append(
+            Problem("--other", "expected another column, got the same one.", "Name the column it was swapped with.")
+        )
     if repair.cause not in CAUSES:
         problems.append(Problem("--cause", f"there is no cause {repair.cause!r}.", nearest(repair.cause, CAUSES)))
     elif repair.cause not in TAKES:
-        what = f"{CAUSES[repair.cause]}: that cannot be repaired from the column itself."
+        what = f"{CAUSES[repair.cause]}: this cannot be repaired from the column itself."
         problems.append(Problem("--cause", what, ASKS[repair.cause]))
     else:
         needs, may = TAKES[repair.cause]
@@ -130,11 +144,11 @@ def wrong_words(repair: Repair, columns: Mapping[str, Any], there: Mapping[str, 
         flags = {n: f"--{'map' if n == 'levels' else n}" for n in GIVEN}
         for name in needs:
             if name not in present:
-                what = f"{repair.cause!r} needs it."
-                problems.append(Problem(flags[name], what, f"Write for example {EXAMPLES[name]}."))
+                what = f"the cause {repair.cause!r} needs it."
+                problems.append(Problem(flags[name], what, f"For example: {EXAMPLES[name]}."))
         for name in present:
             if name not in (*needs, *may):
-                what = f"{repair.cause!r} has no use for it."
+                what = f"the cause {repair.cause!r} does not use it."
                 problems.append(Problem(flags[name], what, "Leave it out, or name another cause."))
     return problems + _unusable(repair)
 
@@ -147,12 +161,12 @@ def _unusable(repair: Repair) -> list[Problem]:
         if value is not None and not math.isfinite(value):
             problems.append(Problem(f"--{name}", f"expected a number, got {value}."))
     if repair.factor is not None and repair.factor <= 0:
-        hint = "A column that is turned round has the cause 'sign'." if repair.factor else "It would erase the column."
+        hint = "The cause of a reversed column is 'sign'." if repair.factor else "A factor of 0 would erase the column."
         problems.append(Problem("--factor", f"expected a factor above 0, got {repair.factor:g}.", hint))
     if repair.factor == 1 and not repair.offset:
-        problems.append(Problem("--factor", "times 1 changes nothing.", "Write the factor that the values need."))
+        problems.append(Problem("--factor", "a factor of 1 changes nothing.", "Write the factor that the values need."))
     if repair.offset == 0 and repair.cause == "offset":
-        problems.append(Problem("--offset", "plus 0 changes nothing.", "Write what is to be added."))
+        problems.append(Problem("--offset", "an offset of 0 changes nothing.", "Write the number to add."))
     return problems
 
 
@@ -166,27 +180,28 @@ def wrong_numbers(repair: Repair, what: Feature | Target, table: TableSchema) ->
     problems = []
     if repair.cause in ("unit", "unit in part", "offset") and not is_number:
         problems.append(
-            Problem("--cause", f"{repair.column} is {what.kind}, and has no unit.", "See 'sign' or 'recoded'.")
+            Problem("--cause", f"{repair.column} is {what.kind} and has no unit.", "See 'sign' or 'recoded'.")
         )
     if repair.cause == "recoded" and is_number:
-        problems.append(Problem("--cause", f"{repair.column} is a number, and has no codes.", "See 'unit' or 'sign'."))
+        problems.append(Problem("--cause", f"{repair.column} is a number and has no codes.", "See 'unit' or 'sign'."))
     if repair.cause == "label flip" and not is_target:
-        hint = f"The outcome is {table.target.column}; of a feature say 'sign' or 'recoded'."
+        hint = f"The outcome is {table.target.column}; for a feature, write 'sign' or 'recoded'."
         problems.append(Problem("--cause", f"{repair.column} is not the outcome.", hint))
     if repair.cause == "code" and is_target:
-        hint = f"Empty the cells of {repair.column} by hand: their rows are left out then."
-        problems.append(Problem("--cause", "the outcome is not emptied by a code.", hint))
+        hint = f"Empty the cells of {repair.column} by hand: their rows are then left out."
+        problems.append(Problem("--cause", "a code in the outcome cannot be emptied by this command.", hint))
     if repair.offset is not None and repair.cause in ("sign", "label flip") and not is_number:
-        problems.append(Problem("--offset", f"{repair.column} has codes, no numbers.", "Leave it out."))
+        problems.append(Problem("--offset", f"{repair.column} has codes, not numbers.", "Leave it out."))
     if repair.levels and is_number:
-        problems.append(Problem("--map", f"{repair.column} is a number, and has no codes.", "Leave it out."))
+        problems.append(Problem("--map", f"{repair.column} is a number and has no codes.", "Leave it out."))
     several = not is_number and len(what.levels) > 2
     if repair.cause in ("sign", "label flip") and several and not repair.levels:
-        hint = f"Say what means what: {'' if is_target else '--cause recoded '}--map A=B, of {', '.join(what.levels)}."
+        flag = "" if is_target else "--cause recoded "
+        hint = f"Give the meaning of each code: {flag}--map A=B, with the codes {', '.join(what.levels)}."
         problems.append(Problem("--cause", f"{repair.column} has {len(what.levels)} codes, not two.", hint))
-    for side, names in (("written", repair.levels or {}), ("meant", (repair.levels or {}).values())):
+    for side, names in (("left", repair.levels or {}), ("right", (repair.levels or {}).values())):
         for name in names:
             if not is_number and canon(name) not in what.levels:
-                text = f"{name!r} is {side}, but is no code of {repair.column}."
+                text = f"expected a code of {repair.column} on the {side} of =, got {name!r}."
                 problems.append(Problem("--map", text, f"Valid: {', '.join(what.levels)}."))
     return problems

@@ -30,14 +30,14 @@ def require(
         if got.shape != part.shape or got.dtype.kind not in "fiu":
             refuse(part.name, f"expected numbers of shape {part.shape}, got {got.dtype} of shape {got.shape}.")
         elif np.isinf(got).any() or (np.abs(np.nan_to_num(got)) > HUGE).any():
-            refuse(part.name, f"expected numbers within {HUGE:g}, got some beyond.")
+            refuse(part.name, f"expected numbers within {HUGE:g}, got larger ones.")
     if problems:
-        raise VitrailError(f"what {site} published cannot be used", problems)
+        raise VitrailError(f"the screening answer of {site} cannot be used", problems)
     bounds = {"sketch": _bound_sketch, "counts": _bound_counts, "ties": _bound_ties}[leg]
     for name, what in bounds(layout, arrays, sketch if sketch is not None else arrays, asked or {}):
         refuse(name, what)
     if problems:
-        raise VitrailError(f"what {site} published cannot be used", problems)
+        raise VitrailError(f"the screening answer of {site} cannot be used", problems)
 
 
 def require_total(total: Said, rows: float) -> None:
@@ -46,7 +46,10 @@ def require_total(total: Said, rows: float) -> None:
     most = np.sqrt(np.outer(size.clip(min=0), size.clip(min=0))) + 1e-6 * (1 + rows)
     if not _within(size, -1e-6 * (1 + rows), rows * (1 + 1e-6)) or not _within(total["products"], -most, most):
         what = f"expected products of columns over {rows:g} rows, got larger ones."
-        raise VitrailError("the total cannot be used", [Problem("products", what, "Whose part it is nobody sees.")])
+        raise VitrailError(
+            "the total of the screening cannot be used",
+            [Problem("products", what, "Nobody can see which site's part it is.")],
+        )
 
 
 def _within(x: Numbers, low: Numbers | float, high: Numbers | float) -> bool:
@@ -78,14 +81,14 @@ def _bound_sketch(layout: ScreeningSchema, answer: Said, sketch: Said, asked: Sa
     for i in range(len(quantiles)):
         q = quantiles[i][np.isfinite(quantiles[i])]
         if (np.diff(q) < -1e-9 * np.abs(q).max(initial=1.0)).any():
-            out += [("quantiles", "expected values that grow, got some that fall.")]
+            out += [("quantiles", "expected increasing values, got some that decrease.")]
             break
     out += _counts("held", answer["held"][..., 1], observed[number][:, None])
     out += _counts("grain", answer["grain"][:, 0], observed[number])
     if not (_whole(answer["digest"]) and _within(answer["digest"], 0.0, 2.0**48 - 1)):
         out += [("digest", "expected two whole numbers of 48 bits, got others.")]
     if not _within(answer["grain"][:, 1], 0.0, np.inf):
-        out += [("grain", "expected a step of 0 or more, got one below.")]
+        out += [("grain", "expected a step of 0 or more, got a negative one.")]
     return out + _bound_outcome(layout, answer)
 
 
@@ -115,11 +118,11 @@ def _bound_outcome(layout: ScreeningSchema, answer: Said) -> list[tuple[str, str
         and _whole(with_outcome)
         and _whole(together)
     ):
-        out += [("outcome", "expected counts that fit each other, got others.")]
+        out += [("outcome", "expected counts that fit each other, got contradictory ones.")]
     if not _within(np.where(both, 0.0, first), -1.0, 1.0):
         out += [("outcome", "expected correlations from -1 to 1, got others.")]
     if not _within(np.where(both, 0.0, second), 0.0, 1e6):
-        out += [("outcome", "expected a scatter of 0 or more, got less.")]
+        out += [("outcome", "expected a scatter of 0 or more, got a negative one.")]
     return out
 
 
@@ -128,7 +131,7 @@ def _bound_counts(layout: ScreeningSchema, answer: Said, sketch: Said, asked: Sa
     out = _counts("below", answer["below"], observed) + _counts("same", answer["same"], observed)
     for row in answer["below"]:
         if (np.diff(row[np.isfinite(row)]) < 0).any():
-            return [*out, ("below", "expected counts that grow from cut to cut, got some that fall.")]
+            return [*out, ("below", "expected counts that increase from cut to cut, got some that decrease.")]
     return out
 
 
@@ -140,11 +143,11 @@ def _bound_ties(layout: ScreeningSchema, answer: Said, sketch: Said, asked: Said
     observed = np.nan_to_num(sketch["known"])[at.column[at.inputs]][:, None] + 0 * n
     out += _counts("related", n, observed)
     if np.isfinite(n[~np.isfinite(other)]).any():
-        out += [("related", "expected nothing where nothing was asked.")]
+        out += [("related", "expected no numbers where none were asked for.")]
     rows, yes, too, together = (v[both] for v in (n, x, y, xy))
     fine = _within(yes, 0.0, rows) and _within(too, 0.0, rows) and all(map(_whole, (yes, too, together)))
     if not (fine and _within(together, np.maximum(0.0, yes + too - rows), np.minimum(yes, too))):
-        out += [("related", "expected counts that fit each other, got others.")]
+        out += [("related", "expected counts that fit each other, got contradictory ones.")]
     if not _within(np.where(both, 0.0, x), -1.0, 1.0) or not _within(np.where(both, 0.0, y), 0.0, 1e6):
         out += [("related", "expected correlations from -1 to 1 and their scatter, got others.")]
     if not _within(answer["predicted"][:, 0], -1.0, 1.0) or not _within(answer["predicted"][:, 1], 0.0, 1e6):

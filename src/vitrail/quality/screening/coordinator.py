@@ -77,8 +77,8 @@ class ScreeningCoordinator:
         shape = (at.wide + len(at.outcome),) * 2
         products = np.full(shape, np.nan) if total is None else np.asarray(total["products"], np.float64)
         if total is not None and (products.shape != shape or not np.isfinite(products).all()):
-            what = "expected finite numbers of the agreed shape: one of the sites sent others."
-            raise VitrailError("the total of products cannot be used", [Problem("screening, products", what)])
+            what = "expected finite numbers of the agreed shape; one of the sites sent something else."
+            raise VitrailError("the total of the screening cannot be used", [Problem("screening, products", what)])
         d = at.wide
         size = sizes_of(products)
         r = np.abs(products / size[:, None] / size)[:d, :d]
@@ -106,7 +106,7 @@ class ScreeningCoordinator:
                 "same rows": [self._same_rows(s) for s in self.sites],
                 "judged": [s in here and len(here) >= LEAST for s in self.sites],
                 "why not": [
-                    why[s] or ("" if len(here) >= LEAST else f"only {len(here)} sites publish, and it takes {LEAST}")
+                    why[s] or ("" if len(here) >= LEAST else f"only {len(here)} sites publish, and {LEAST} are needed")
                     for s in self.sites
                 ],
             }

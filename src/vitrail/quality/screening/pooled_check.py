@@ -43,7 +43,7 @@ def unlike_others(frame: pd.DataFrame, table: TableSchema, pooled: dict[str, Any
     try:
         rows = clean(frame, table)
     except VitrailError:
-        text, hint = "the file does not fit the study, so that it was not compared", "Correct that first."
+        text, hint = "the file does not fit the study, so it was not compared", "Correct the errors first."
         return [Fault(UNLIKE, "warning", "", (), len(frame), text, hint)]
     out = []
     for finding in compare_with_pooled(rows, table, pooled):

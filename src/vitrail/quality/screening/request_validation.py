@@ -35,7 +35,7 @@ def check_asked(table: TableSchema, leg: str, asked: Said) -> None:
     layout = ScreeningSchema(table)
     checks = {"counts": _wrong_counts, "ties": _wrong_ties}
     if wrong := checks[leg](layout, asked) if leg in checks else []:
-        hint = "Nothing was sent. The coordinator does not keep to the rules, or runs another version."
+        hint = "Nothing was sent. The coordinator breaks the rules, or runs another version."
         raise MessageRefused(problems=[Problem(f"screening, {leg}, {k}", v, hint) for k, v in wrong])
 
 
@@ -46,7 +46,7 @@ def _wrong_counts(layout: ScreeningSchema, asked: Said) -> list[tuple[str, str]]
             out.append((name, "expected numbers."))
     for cuts in asked["cuts"]:
         if (np.diff(cuts[np.isfinite(cuts)]) < 0).any():
-            return [*out, ("cuts", "expected cuts that grow.")]
+            return [*out, ("cuts", "expected increasing cuts.")]
     return out
 
 

@@ -76,40 +76,81 @@ class ScreeningSchema:
         many = "how many patients; of each, one row is used" if self.table.person_column else "how many rows"
         return [
             ScreeningTensor("sketch", "from site", "rows", (1,), many),
-            ScreeningTensor("sketch", "from site", "known", (c,), "of each column, how many rows have a value"),
+            ScreeningTensor("sketch", "from site", "known", (c,), "for each column, how many rows have a value"),
             ScreeningTensor("sketch", "from site", "levels", (b,), "how many rows have each level"),
             ScreeningTensor(
-                "sketch", "from site", "quantiles", (n, q), "of each number, the values at 5 %, 10 %, ... 95 %"
+                "sketch",
+                "from site",
+                "quantiles",
+                (n, q),
+                "for each numeric column, the quantiles at 5 %, 10 %, ... 95 %",
             ),
             ScreeningTensor(
-                "sketch", "from site", "held", (n, 3, 2), f"most frequent, least, greatest value and its rows, {few}"
+                "sketch",
+                "from site",
+                "held",
+                (n, 3, 2),
+                (
+                    "for each numeric column, the most frequent, smallest and largest value and its number of rows, "
+                    f"{few}"
+                ),
             ),
             ScreeningTensor(
-                "sketch", "from site", "grain", (n, 2), "of each number, how many different values, and their step"
-            ),
-            ScreeningTensor("sketch", "from site", "outcome", (v, k, 2), "how each column goes with the outcome"),
-            ScreeningTensor(
-                "sketch", "from site", "digest", (2,), "a digest of all rows, to find two sites with the same ones"
-            ),
-            ScreeningTensor(
-                "counts", "to site", "cuts", (n, cuts), "of each number, where the sites' rows are to be parted"
+                "sketch",
+                "from site",
+                "grain",
+                (n, 2),
+                "for each numeric column, the number of different values and their step",
             ),
             ScreeningTensor(
-                "counts", "to site", "values", (n, VALUES), "of each number, values that stand out somewhere"
+                "sketch", "from site", "outcome", (v, k, 2), "how each column is associated with the outcome"
             ),
-            ScreeningTensor("counts", "to site", "chosen", (self.wide,), "columns that the outcome is predicted from"),
-            ScreeningTensor("counts", "from site", "below", (n, cuts), "of each number, rows up to each cut"),
             ScreeningTensor(
-                "counts", "from site", "same", (n, VALUES), "of each number, rows with each value that stands out"
+                "sketch", "from site", "digest", (2,), "a digest of all rows, to find two sites with the same rows"
+            ),
+            ScreeningTensor(
+                "counts",
+                "to site",
+                "cuts",
+                (n, cuts),
+                "for each numeric column, the cuts at which sites count their rows",
+            ),
+            ScreeningTensor(
+                "counts",
+                "to site",
+                "values",
+                (n, VALUES),
+                "for each numeric column, values that stand out at some site",
+            ),
+            ScreeningTensor(
+                "counts", "to site", "chosen", (self.wide,), "the columns that the outcome is predicted from"
+            ),
+            ScreeningTensor(
+                "counts", "from site", "below", (n, cuts), "for each numeric column, how many rows lie up to each cut"
+            ),
+            ScreeningTensor(
+                "counts",
+                "from site",
+                "same",
+                (n, VALUES),
+                "for each numeric column, how many rows hold each value that stands out",
             ),
             ScreeningTensor(
                 "counts", "from site", "products", (d, d), "products of all columns, summed over rows", total=True
             ),
             ScreeningTensor("ties", "to site", "products", (d, d), "products of all columns, summed over all sites"),
-            ScreeningTensor("ties", "to site", "chosen", (self.wide,), "columns that the outcome is predicted from"),
-            ScreeningTensor("ties", "to site", "related", (v, RELATED), "which columns each is compared with"),
             ScreeningTensor(
-                "ties", "from site", "related", (v, RELATED, 4), "how columns that go together elsewhere do so here"
+                "ties", "to site", "chosen", (self.wide,), "the columns that the outcome is predicted from"
+            ),
+            ScreeningTensor(
+                "ties", "to site", "related", (v, RELATED), "the columns that each column is compared with"
+            ),
+            ScreeningTensor(
+                "ties",
+                "from site",
+                "related",
+                (v, RELATED, 4),
+                "how columns that are correlated at other sites are correlated here",
             ),
             ScreeningTensor(
                 "ties", "from site", "predicted", (k, 2), "how well the other sites' rows predict the outcomes here"

@@ -32,8 +32,8 @@ def twin_sentences(screening: Screening) -> list[str]:
         return []
     groups = screening.sites[screening.sites["same rows"].ne("")].groupby("same rows", sort=False)["site"]
     return [
-        f"{' and '.join(map(str, sites))} hold the same rows: one file was given twice, or one hospital takes part "
-        "under two names. Its patients count twice, and these sites confirm each other."
+        f"Sites {' and '.join(map(str, sites))} hold the same rows: one file was given twice, or one hospital takes "
+        "part under two names. Its patients count twice, and these sites confirm each other."
         for _, sites in groups
     ]
 
@@ -41,8 +41,8 @@ def twin_sentences(screening: Screening) -> list[str]:
 def calm(screening: Screening) -> str:
     """What it means that nothing is likely wrong."""
     if not screening.sites["judged"].any():
-        return "Fewer than three sites could be compared: of two that differ nobody can say which is wrong."
-    return "Nothing is likely wrong: every difference is within what chance and different patients give."
+        return "Fewer than three sites could be compared: if two differ, nobody can say which of them is wrong."
+    return "Nothing is likely wrong: chance and different patients can explain every difference."
 
 
 def sentences(findings: Iterable[Finding]) -> list[str]:

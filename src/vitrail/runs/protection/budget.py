@@ -150,8 +150,8 @@ def spent_by(study: Study, method: AnyMethod) -> SpentBudget | None:
     removed, replaced = (f(study, method, rounds) for f in (spent_after, replaced_after))
     always = [
         "how many rows a site has",
-        "its share of each class, and in a simulation its scores, which the coordinator is told as they are",
-        "what sites publish of their columns before the first round, where they agree to",
+        "its share of each class, and in a simulation its scores, which the coordinator receives without noise",
+        "what sites publish about their columns before the first round, where they agree to",
     ]
     if p.rows:
         covers = ["the reports of every round, and the models that are made of them"]

@@ -30,7 +30,7 @@ def check_protection(plan: Plan, sizes: dict[str, int]) -> None:
     clashes = clashes_of(plan, sizes)
     if clashes:
         problems = [Problem(f"protect.{key}", f"{why}.", hint) for key, why, hint in dict.fromkeys(clashes)]
-        raise VitrailError("this cannot be protected so", problems)
+        raise VitrailError("this protection is not possible here", problems)
 
 
 def clashes_of(plan: Plan, sizes: dict[str, int]) -> list[tuple[str, str, str]]:
@@ -38,12 +38,12 @@ def clashes_of(plan: Plan, sizes: dict[str, int]) -> list[tuple[str, str, str]]:
     p, method, usual, clashes = plan.study.protect, plan.method, Protect(), list[tuple[str, str, str]]()
     for name, rows in sizes.items():
         if rows < p.rows_least:
-            why = f"{name} has {rows} training rows, and {p.rows_least} are asked for"
+            why = f"the site {name} has {rows} training rows, but at least {p.rows_least} are required"
             clashes.append(("rows_least", why, "Leave that site out."))
     asked = [key for key in ("sum", "robust", "sites", "compress") if getattr(p, key) != getattr(usual, key)]
     if not method.catalogue.federated:
         asked = [key for key in asked if getattr(p, key) != "masked"]  # said below, where masks are
-        clashes += [(key, f"{method.catalogue.title} makes no total of reports", "Leave it out.") for key in asked]
+        clashes += [(key, f"{method.catalogue.title} does not add up reports", "Leave it out.") for key in asked]
     elif asked:
         clashes += _not_guarded(plan, len(sizes))
     if p.sum == "masked":
@@ -59,21 +59,25 @@ def _not_guarded(plan: Plan, sites: int) -> list[tuple[str, str, str]]:
     clashes = guards_of(plan.study).clashes(method.catalogue.title, [(turn.exchange, turn.up) for turn in turns], sites)
     if p.rows and p.sum == "two servers":
         clashes = [(key, why) for key, why in clashes if "needs clip" not in why]
-        why = "with rows, clip is the length of one row's gradient, and two servers need that of a report"
+        why = "with rows, clip is the length of one row's gradient, but two servers need that of a report"
         out.append(("sum", why, "Leave one of the two out."))
     if p.rows and p.sites:
         clashes = [(key, why) for key, why in clashes if "needs clip" not in why]
-        why = "with rows, clip is the length of one row's gradient, and noise for sites needs that of a report"
+        why = "with rows, clip is the length of one row's gradient, but noise for sites needs that of a report"
         out.append(("sites", why, "Leave one of the two out."))
     out += [(key, why, "Leave it out, or choose another method.") for key, why in clashes]
     if p.sites:
         silent = [turn.exchange for turn in turns if not turn.exchange.trains and not turn.exchange.consent]
         if any(True for ex in silent for turn in turns if turn.exchange is ex for _ in flatten(turn.up)):
-            why = f"{method.catalogue.title} also asks for what no training made, which is given no noise"
-            out.append(("sites", why, "Choose another method, as fedavg."))
+            why = (
+                f"{method.catalogue.title} also asks for numbers that do not come from training, and those get no noise"
+            )
+            out.append(("sites", why, "Choose another method, such as fedavg."))
         if unequal(plan.task, method):
             title = method.catalogue.title
-            why = f"with {title} some sites count more than others, and noise is measured for sites that do not"
+            why = (
+                f"with {title} some sites count more than others, but the noise is meant for sites that count the same"
+            )
             out.append(("sites", why, "Let every site count the same."))
     return out
 
@@ -87,19 +91,21 @@ def unequal(task: Task, method: AnyMethod) -> bool:
 def _not_private(plan: Plan) -> list[tuple[str, str]]:
     study, method, out = plan.study, plan.method, []
     if study.standardise == "global" and numeric(study):
-        why = "columns are standardised by sums over all sites, which are said without noise"
+        why = "columns are standardised by sums over all sites, which are published without noise"
         out.append((why, 'Write standardise = "local" or "none".'))
     elif study.standardise == "local" and (open_ended := without_range(study)):
         shown = ", ".join(open_ended[:5]) + (f" and {len(open_ended) - 5} more" if len(open_ended) > 5 else "")
-        why = f"means are counted under noise, and of {shown} nobody agreed how large a value can be"
+        why = f"the noise on a column's mean depends on its range, and the study has no range for {shown}"
         out.append((why, 'Write a range for each, or standardise = "none".'))
     if not isinstance(plan.task.net, ByRow):
-        out.append(("this network does not know how long the gradient of each row is", "Use an MLP or a linear model."))
+        out.append(("this network does not give the length of each row's gradient", "Use an MLP or a linear model."))
     elif method.catalogue.pools_rows or not method.catalogue.federated:
-        out.append((f"{method.catalogue.title} sends no reports that noise could guard", "Choose a federated method."))
+        out.append(
+            (f"{method.catalogue.title} sends no reports that noise could protect", "Choose a federated method.")
+        )
     elif names := tells_rows(plan.task, method):
-        why = f"{method.catalogue.title} tells of rows by more than their gradients: {', '.join(names)}"
-        out.append((why, "Choose another method, as fedavg."))
+        why = f"{method.catalogue.title} discloses more about rows than their gradients: {', '.join(names)}"
+        out.append((why, "Choose another method, such as fedavg."))
     return out
 
 

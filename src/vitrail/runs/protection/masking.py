@@ -21,20 +21,24 @@ def not_masked(plan: Plan, sites: int) -> list[tuple[str, str]]:
         return [(f"{method.catalogue.title} takes all rows to one place", f"{OPEN}.")]
     turns = [turn for t in plan.stages for turn in t.turns if any(True for _ in flatten(turn.up))]
     if any(turn.exchange.wire.aggregation == "each" and not turn.exchange.consent for turn in turns):
-        why = f"with {method.catalogue.title} the coordinator looks at each report, and not at a total"
+        why = f"with {method.catalogue.title} the coordinator needs each report, not only their total"
         noise = "" if study.protect.rows else "; rows = { epsilon = 3.0 } adds noise to each report instead"
         out.append((why, f"{OPEN}{noise}."))
     if study.protect.robust != "no":
-        why = "a centre that liars hardly move is taken of single reports, and under masks none can be read"
+        why = "a robust centre needs single reports, and under masks no single report can be read"
         out.append((why, f'{OPEN}, or robust = "no".'))
     if not turns:
         return out  # nothing is reported
     if sites < study.protect.least:
-        out.append((f"a total of {study.protect.least} sites or more is opened, and there are {sites}", f"{OPEN}."))
+        out.append(
+            (f"a total is opened only for {study.protect.least} sites or more, but there are {sites}", f"{OPEN}.")
+        )
     elif (asked := _fewest(method, plan.task, sites)) < sites:
         title = method.catalogue.title
-        why = f"{title} asks {asked} of them in a round, others in the next: such totals differ by single sites"
-        out.append((why, f"{OPEN}, or have all asked."))
+        why = (
+            f"{title} asks {asked} sites in one round and others in the next: such totals would differ by single sites"
+        )
+        out.append((why, f"{OPEN}, or let every round ask all sites."))
     return out
 
 

@@ -55,7 +55,7 @@ def explain_model(
         _training_rows(mine, site, frame, seen) if reference is None else (_features_of(reference, study), NAMED)
     )
     if len(back) < 2:
-        what = f"expected at least 2 rows whose typical one is the reference, got {len(back)}."
+        what = f"expected at least 2 rows to take the reference from, got {len(back)}."
         problems.append(Problem("reference", what, "Give the site's own file beside new rows: --reference FILE."))
     if problems:
         raise VitrailError("cannot explain", problems)
@@ -115,8 +115,10 @@ def explain_sites(
 
 def check_tables(study: Study) -> None:
     if study.images:
-        what = "the study is of pictures, which have no columns to explain by."
-        raise VitrailError("cannot explain", [Problem("the study", what, "What a model looks at: vitrail look.")])
+        what = "the study is of pictures, which have no columns."
+        raise VitrailError(
+            "cannot explain", [Problem("the study", what, "To see what a model looks at: vitrail look.")]
+        )
 
 
 def _features_of(frame: pd.DataFrame, study: Study) -> pd.DataFrame:

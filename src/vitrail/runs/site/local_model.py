@@ -34,17 +34,20 @@ def rests_on(knows: dict[str, float], row: str) -> str:
     what = "Kept: the model trained on this site's rows alone."
     agreed, alone, error = (knows.get(k, math.nan) for k in (LEFT_OUT, ALONE_LEFT_OUT, ERROR_LEFT_OUT))
     if not (math.isfinite(agreed) and math.isfinite(alone)) or agreed == alone == 0:
-        return f"{what} Nothing is known here of which is better: the site was not there when losses were compared."
+        return f"{what} Which of the two models is better is not known: the site was absent when losses were compared."
     more = agreed - alone
-    sentence = f"On its {row}s left out, what was agreed cost {agreed:.4f} per {row}, alone {alone:.4f}: "
-    sentence += f"{abs(more):.4f} {'more' if more > 0 else 'less'}"
+    sentence = f"On its left-out {row}s, the agreed model has a loss of {agreed:.4f} per {row} and the model trained "
+    sentence += f"alone {alone:.4f}, a difference of {abs(more):.4f}"
     if not math.isfinite(error):
-        return f"{what} {sentence}. How sure that is was not kept."
+        return f"{what} {sentence}. The error of this difference was not kept."
     sentence += f", give or take {error:.4f}."
     if more > SURE * error:
-        end = "Its own rows say that alone is better; so large a difference comes by chance at one site of twenty."
+        end = (
+            "Its own rows say that the model trained alone is better; chance gives a difference this large at 1 site "
+            "in 20."
+        )
     elif more > 0:
-        end = "That is within what chance does to a site that is served as well: it says little."
+        end = "Chance alone can give such a difference, so it says little."
     else:
-        end = "Its own rows say that what was agreed is better: this keeps the worse one, as far as they tell."
-    return f"{what} {sentence} {end} Nobody else is told, and nothing else changes."
+        end = "Its own rows say that the agreed model is better, so the kept model is probably the worse one."
+    return f"{what} {sentence} {end} No other site learns of this, and nothing else changes."

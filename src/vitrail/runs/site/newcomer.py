@@ -99,7 +99,7 @@ def gains(run: Run) -> pd.DataFrame:
 def _check(run: Run, name: str) -> None:
     problems = []
     if run.shift_table is None or run.method.newcomer() is None:
-        what = f"{run.method.catalogue.title} learns no private layers, so that a new site has nothing to fit."
+        what = f"{run.method.catalogue.title} learns no private layers, so a new site has nothing to fit."
         problems.append(Problem("the run", what, f"Adopt sites into a run of --method {with_ends()}."))
     if name in run.sites or name in set(run.pseudonyms.values()):
         problems.append(Problem("site", f"there is a site {name!r} already.", "Choose another name."))

@@ -17,11 +17,13 @@ def name_rows_by(column: str, frame: pd.DataFrame, study: Study) -> Callable[[pd
         return lambda predictions: predictions
     places, repeated = place_columns(frame, study)
     if column not in places or column in repeated:
-        what = f"expected one column {column!r}, there is {'none' if column not in places else 'more than one'}."
+        what = f"expected one column {column!r}, but there is {'none' if column not in places else 'more than one'}."
         raise VitrailError("cannot predict", [Problem("--id", what, nearest(column, places))])
     if column in (*study.features, study.target.column):
         what = f"{column!r} is {'a feature' if column in study.features else 'the target'} of the study."
-        raise VitrailError("cannot predict", [Problem("--id", what, "Name a column that says who a row is of.")])
+        raise VitrailError(
+            "cannot predict", [Problem("--id", what, "Name a column that identifies the person of each row.")]
+        )
     ids = frame.iloc[:, places[column]]
 
     def name(predictions: pd.DataFrame) -> pd.DataFrame:
