@@ -81,11 +81,9 @@ class Model(NamedTuple):
             risk = {f"risk of {target.column} by {ends[-1]}": 1 - answers[:, -1].double()}
             return pd.DataFrame(risk | free, index=rows.index)
         table = pd.DataFrame(answers.numpy(), index=rows.index, columns=list(target.levels))
-        return (
-            table.assign(**{self.unsure: task.loss.uncertainty(z).numpy()})
-            if isinstance(task.loss, UncertaintyLoss)
-            else table
-        )
+        if isinstance(task.loss, UncertaintyLoss):
+            return table.assign(**{self.unsure: task.loss.uncertainty(z).numpy()})
+        return table
 
     def predict_marked(self, frame: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
         """Predictions with a column that names each row's columns outside what the study agreed on, and what to say of

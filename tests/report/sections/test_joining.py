@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.report.pages import HEART, make
 from vitrail.report import Page, render
-from vitrail.report.charts.interval_rows import Interval, IntervalRow, IntervalRows, Mark, interval_rows
+from vitrail.report.charts.interval_rows import Interval, IntervalRow, IntervalRows, RowMark, interval_rows
 from vitrail.report.sections.scores.joining import BRIER, SiteGain, contents, verdict_figure
 
 
@@ -65,7 +65,9 @@ def rail_of(figure: str) -> tuple[float, float]:
 
 
 def test_a_dot_beyond_the_axis_is_an_arrow() -> None:
-    row = IntervalRow("x", "x: 9", Interval(9.0), [Mark(9.0), Mark(0.5, words="inside"), Mark(-4.0, "tick", "level")])
+    row = IntervalRow(
+        "x", "x: 9", Interval(9.0), [RowMark(9.0), RowMark(0.5, words="inside"), RowMark(-4.0, "tick", "level")]
+    )
     figure = str(interval_rows(IntervalRows("t", [row], "axis", 0.0, 1.0), 832))
     assert figure.count('class="arrow dot"') == 1
     assert figure.count("<circle") == 1

@@ -68,7 +68,8 @@ def test_what_cannot_be_kept_is_refused(run: Path) -> None:
             0.5,
             0.4,
             0.01,
-            "Its own rows say that the model trained alone is better; chance gives a difference this large at 1 site in 20",
+            "Its own rows say that the model trained alone is better; "
+            "chance gives a difference this large at 1 site in 20",
         ),
         (0.5, 0.49, 0.01, "a difference of 0.0100, give or take 0.0100. Chance alone can give such a difference"),
         (

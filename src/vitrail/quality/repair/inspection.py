@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -26,7 +26,9 @@ from vitrail.quality.repair.effective_values import InputLayers, read_levels, re
 from vitrail.quality.repair.own_rows import join_causes
 from vitrail.quality.repair.remedies import ASKS
 from vitrail.quality.screening.result import CAUSES, LABEL, Finding
-from vitrail.study.model import Study
+
+if TYPE_CHECKING:
+    from vitrail.study.model import Study
 
 BINS = 40  # at most
 CLASSES = 6  # so many are drawn, the largest

@@ -20,7 +20,7 @@ EDGE = 3.0  # room for the outline of the first cell
 GAP = 34.0  # between two grids
 
 
-class Cell(NamedTuple):
+class GridCell(NamedTuple):
     words: str  # under the pointer; cells without words, text and marks are drawn as one shape for each colour
     kind: str = "none"  # class of its colour
     text: str = ""
@@ -42,11 +42,11 @@ class Grid(NamedTuple):
 
     rows: Sequence[str]
     columns: Sequence[str]
-    cells: Sequence[Sequence[Cell]]  # [row][column]
+    cells: Sequence[Sequence[GridCell]]  # [row][column]
     widths: tuple[float, float]  # pixels of a cell, at least and at most
     height: float = 0.0  # of a cell; 0: square, as far as words allow
     room: float = 8.0  # pixels at the right that are left free
-    silent: Mapping[str, Cell] = {}
+    silent: Mapping[str, GridCell] = {}
     bold: Collection[str] = ()  # columns that stand out
     crossed: Collection[str] = ()  # columns with an x above
     tiny: bool = False
@@ -123,7 +123,7 @@ def _cells(one: Grid, heads: Mapping[str, str], box: tuple[float, float, float, 
         for j, cell in enumerate(one.cells[i]):
             place = {"x": x + width * j, "y": y, "width": width - 1, "height": height - 1}
             look = {"fill_opacity": f"{cell.opacity:.2f}"} if cell.opacity < 1 else {}
-            if cell == Cell("", cell.kind):
+            if cell == GridCell("", cell.kind):
                 quiet.setdefault(cell.kind, []).append(svg.box(**place))
                 continue
             if cell.link:
@@ -143,7 +143,7 @@ def _cells(one: Grid, heads: Mapping[str, str], box: tuple[float, float, float, 
     return [*cells, *marks]
 
 
-def _text(cell: Cell, place: Mapping[str, float]) -> list[Markup]:
+def _text(cell: GridCell, place: Mapping[str, float]) -> list[Markup]:
     """Words in a cell where they fit."""
     room = place["width"] - 4 - 6.6 * len(cell.text)
     if not cell.text or room < -1.4 * len(cell.text):
@@ -154,7 +154,7 @@ def _text(cell: Cell, place: Mapping[str, float]) -> list[Markup]:
     ]
 
 
-def _marks(cell: Cell, place: Mapping[str, float], tiny: bool) -> list[Markup]:
+def _marks(cell: GridCell, place: Mapping[str, float], tiny: bool) -> list[Markup]:
     """The outline and the dot of what stands out: in the middle, or at the corner where words stand there."""
     cx, cy = place["x"] + place["width"] / 2, place["y"] + place["height"] / 2
     flag = [svg.tag("rect", **place, class_=kind) for kind in ("halo", "flag")] if cell.flagged else []

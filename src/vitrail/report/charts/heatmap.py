@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from vitrail.core.text import number, several, signed
 from vitrail.report.charts import svg
-from vitrail.report.charts.grid import Cell, Grid, grid
+from vitrail.report.charts.grid import Grid, GridCell, grid
 from vitrail.report.text import LAYERS, LayerWords
 from vitrail.stats.linkage import order_by_linkage
 
@@ -168,7 +168,7 @@ def _draw(layer: Layer, tiny: bool) -> Markup:
     shades = layer.shades()  # [site, feature]
     cells = [
         [
-            Cell(
+            GridCell(
                 cell_words(layer, i, j),
                 "none" if math.isnan(layer.values[i, j]) else svg.shade(shades[i, j]),
                 flagged=bool(layer.flagged[i, j]),
@@ -179,7 +179,7 @@ def _draw(layer: Layer, tiny: bool) -> Markup:
         for i in range(len(layer.sites))
     ]
     silent = {
-        site: Cell(f"{site}: {layer.words.silent}, {layer.words.title} ({layer.name})", text=layer.words.silent)
+        site: GridCell(f"{site}: {layer.words.silent}, {layer.words.title} ({layer.name})", text=layer.words.silent)
         for site, values in zip(layer.sites, layer.values, strict=True)
         if np.isnan(values).all()
     }

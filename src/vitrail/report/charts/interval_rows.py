@@ -27,7 +27,7 @@ BOLD = ((" il.,:;'|!’", 4.6), ("rtfj-", 6.6), ("mwMW%", 13.4))  # pixels of le
 LINES = 34  # letters of a line of words at the right
 
 
-class Mark(NamedTuple):
+class RowMark(NamedTuple):
     """One value in a row. Shapes are told apart without colour too."""
 
     value: float
@@ -50,7 +50,7 @@ class IntervalRow(NamedTuple):
     name: str
     words: str  # for who listens, and under the pointer where marks have none
     interval: Interval = NOTHING
-    marks: Sequence[Mark] = ()
+    marks: Sequence[RowMark] = ()
     bar: str = ""  # class of a bar to the value; empty: none
     start: float = 0.0  # where the bar begins
     hatched: bool = False
@@ -78,7 +78,7 @@ class IntervalRows(NamedTuple):
     references: axes.Ticks = ()  # upright lines with their words, instead of ticks
     rail: bool = False  # a thin line along each row
     swarm: Callable[[Sequence[float], float], Sequence[float]] | None = None  # places of marks, room -> off the row
-    key: Sequence[Mark] = ()
+    key: Sequence[RowMark] = ()
     description: str = ""  # for who listens, instead of the words of all rows
     shape: str = ""  # class of the whole; without one it is drawn twice, wide and narrow, and one is shown
 
@@ -193,7 +193,7 @@ def _interval(row: IntervalRow, x: axes.AxisScale, base: float) -> list[Markup]:
     return parts
 
 
-def _beyond(mark: Mark, row: IntervalRow, x: axes.AxisScale, base: float) -> list[Markup]:
+def _beyond(mark: RowMark, row: IntervalRow, x: axes.AxisScale, base: float) -> list[Markup]:
     """A mark that lies outside the axis: an arrow, where the interval has none there already; of a tick nothing."""
     way = 1 if mark.value > x.high else -1
     end = row.interval.high if way > 0 else row.interval.low
@@ -208,7 +208,7 @@ def _arrow(place: float, base: float, way: int, kind: str, words: str = "") -> M
     return svg.path(points, *([svg.tip(words)] if words else []), kind=f"arrow {kind}", close=True)
 
 
-def draw_mark(mark: Mark, x: float, y: float) -> list[Markup]:
+def draw_mark(mark: RowMark, x: float, y: float) -> list[Markup]:
     """With its own words under the pointer, where it has some."""
     size, hover = mark.size, [svg.tip(mark.words)] if mark.words else []
     match mark.shape:

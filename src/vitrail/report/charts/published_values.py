@@ -12,7 +12,7 @@ from markupsafe import Markup
 from vitrail.quality.screening.result import MISSING, Finding
 from vitrail.quality.screening.text import correlation, measured, percent, written
 from vitrail.report.charts import axes
-from vitrail.report.charts.interval_rows import IntervalRow, IntervalRows, Label, Mark, interval_rows
+from vitrail.report.charts.interval_rows import IntervalRow, IntervalRows, Label, RowMark, interval_rows
 from vitrail.report.text import Interval
 
 MOST = 8  # sites in one figure, the strongest findings first
@@ -74,7 +74,7 @@ def _box(name: str, quantiles: Sequence[float | None], unit: str, kind: str) -> 
         return None
     ends = Interval(third, low if math.isfinite(low) else first, high if math.isfinite(high) else third)
     words = f"{name}: median {measured(middle, unit)}, middle half {measured(first)} to {measured(third, unit)}"
-    mark = Mark(middle, "block", "published middle", 8.0)
+    mark = RowMark(middle, "block", "published middle", 8.0)
     return IntervalRow(name, words, ends, [mark], f"published {kind}", first, line="reach")
 
 
@@ -109,15 +109,15 @@ def _statistic(column: str, name: str, findings: Sequence[Finding], kinds: Mappi
     for f in findings:
         here, elsewhere = written(f.numbers, unit)
         marks = [
-            Mark(f.numbers["elsewhere"], "block", "published others", 8.0),
-            Mark(f.numbers["here"], "dot", f"published {kinds[f.site]}"),
+            RowMark(f.numbers["elsewhere"], "block", "published others", 8.0),
+            RowMark(f.numbers["here"], "dot", f"published {kinds[f.site]}"),
         ]
         rows.append(IntervalRow(f.site, f"{f.site}: {here}; the other sites: {elsewhere}", marks=marks))
     ends = [float(f.numbers[side]) for f in findings for side in ("here", "elsewhere")]
     low, high = ENDS.get(scale, axes.domain(ends))
     key = [
-        Mark(0.0, "dot", f"published {kinds[findings[0].site]}", words="this site"),
-        Mark(0.0, "block", "published others", 7.0, "the other sites"),
+        RowMark(0.0, "dot", f"published {kinds[findings[0].site]}", words="this site"),
+        RowMark(0.0, "block", "published others", 7.0, "the other sites"),
     ]
     axis = f"{name} ({unit})" if unit and scale == "value" else name
     return _figure(f"{column}: {name}", rows, axis, low, high, share=scale == "share", key=key)
@@ -130,7 +130,7 @@ def _figure(
     low: float,
     high: float,
     share: bool = False,
-    key: Sequence[Mark] = (),
+    key: Sequence[RowMark] = (),
 ) -> Markup:
     write = (lambda value, digits: percent(value)) if share else _plain_number
     figure = IntervalRows(

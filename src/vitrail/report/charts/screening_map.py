@@ -13,7 +13,7 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from vitrail.core.text import several
-from vitrail.report.charts.grid import Cell, Grid, Sign, grid
+from vitrail.report.charts.grid import Grid, GridCell, Sign, grid
 
 STEPS = (2.0, 4.0)  # times the bar: where a finding gets darker
 WRONG, MAYBE, FITS, ABSENT = ("h9", "h10", "h11"), ("h4", "h3", "h2"), "h6", "none"
@@ -23,7 +23,7 @@ ROOM = 110.0  # pixels that the edges of the boxes around take, and the last nam
 MOST = 60  # cells that are named for who listens
 
 
-class Standing(NamedTuple):
+class SiteStanding(NamedTuple):
     """How a site stands, in words, with the sign and the class of page.css."""
 
     words: str
@@ -31,10 +31,10 @@ class Standing(NamedTuple):
 
 
 STANDINGS = {
-    "wrong": Standing("needs attention", Sign("▲", "stands wrong")),
-    "maybe": Standing("differs, and may be real", Sign("○", "stands maybe")),
-    "fits": Standing("fits the others", Sign("✓", "stands fits")),
-    "silent": Standing("not judged", Sign("–", "stands silent")),
+    "wrong": SiteStanding("needs attention", Sign("▲", "stands wrong")),
+    "maybe": SiteStanding("differs, and may be real", Sign("○", "stands maybe")),
+    "fits": SiteStanding("fits the others", Sign("✓", "stands fits")),
+    "silent": SiteStanding("not judged", Sign("–", "stands silent")),
 }
 
 
@@ -79,7 +79,7 @@ def screening_map(shown: ScreeningMap) -> Markup:
     sites = list(shown.standings)
     cells = [[_cell(shown.cells.get((site, column)), site, column) for column in shown.columns] for site in sites]
     silent = {
-        site: Cell(f"{site}: not judged", text="not judged") for site in sites if shown.standings[site] == "silent"
+        site: GridCell(f"{site}: not judged", text="not judged") for site in sites if shown.standings[site] == "silent"
     }
     drawn = Grid(
         sites,
@@ -96,10 +96,10 @@ def screening_map(shown: ScreeningMap) -> Markup:
     return grid([drawn], shown.title, describe(shown))
 
 
-def _cell(cell: MapCell | None, site: str, column: str) -> Cell:
+def _cell(cell: MapCell | None, site: str, column: str) -> GridCell:
     if cell is None:
-        return Cell("", FITS)
-    return Cell(f"{site}, {column}: {cell.words}", shade_of(cell), flagged=cell.wrong, link=cell.link)
+        return GridCell("", FITS)
+    return GridCell(f"{site}, {column}: {cell.words}", shade_of(cell), flagged=cell.wrong, link=cell.link)
 
 
 def describe(shown: ScreeningMap) -> str:

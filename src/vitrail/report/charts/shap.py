@@ -15,7 +15,7 @@ from vitrail.core.text import several, shorten, signed
 from vitrail.report.charts import svg
 from vitrail.report.charts.axes import AxisScale, Ticks, axis_left, domain, tick_labels
 from vitrail.report.charts.effect_scale import EffectScale, scale_of
-from vitrail.report.charts.interval_rows import IntervalRow, IntervalRows, Label, Mark, draw_mark, interval_rows
+from vitrail.report.charts.interval_rows import IntervalRow, IntervalRows, Label, RowMark, draw_mark, interval_rows
 from vitrail.report.text import Interval
 
 MOST = 15  # features in a figure
@@ -104,7 +104,7 @@ def _about(width: int) -> int:
 
 def _end(words: str, value: float) -> IntervalRow:
     """Where a waterfall begins, and where it ends."""
-    mark = Mark(value, "tick", "median", 9)
+    mark = RowMark(value, "tick", "median", 9)
     return IntervalRow(words, "", Interval(value), [mark], name_kind="name strong")
 
 
@@ -187,7 +187,7 @@ def beeswarm(e: Explanation, width: int) -> Markup:
     for i in ranked:
         kinds = colours(e, i)
         marks = [
-            Mark(
+            RowMark(
                 float(e.values[row, i]),
                 *look(kinds[row]),
                 DOT,
@@ -243,7 +243,7 @@ def dependence(e: Explanation, feature: int, width: int) -> Markup:
     if off is not None and x.low <= off <= x.high:
         parts += [svg.tag("g", svg.tip(f"the typical {row_word(e)}"), svg.line(x(off), 8.0, x(off), high, "level"))]
     for row in rows:
-        mark = Mark(0.0, *look(kinds[row]), DOT, "" if narrow else dot_words(e, row, feature, scale))
+        mark = RowMark(0.0, *look(kinds[row]), DOT, "" if narrow else dot_words(e, row, feature, scale))
         parts += draw_mark(mark, x(place[row]), y(e.values[row, feature]))
     unit = f" ({column.unit})" if column.unit else ""
     parts.append(svg.text(x.middle, high + 36, f"{shorten(e.feature_names[feature], 40)}{unit}", "axis", "middle"))

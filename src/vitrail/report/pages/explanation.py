@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from markupsafe import Markup
@@ -24,7 +24,7 @@ from vitrail.report.pages.frame import fill, write_page
 from vitrail.report.text import Standing, listed, name
 
 FIRST, FIRST_BARS = 3, 5  # features of the first screen: in words, and drawn
-COLOURS = {UP: "loss", DOWN: "gain"}  # red and blue, as in the figures
+COLOURS: dict[str, Literal["loss", "gain"]] = {UP: "loss", DOWN: "gain"}  # red and blue, as in the figures
 
 
 class PageHeader(NamedTuple):

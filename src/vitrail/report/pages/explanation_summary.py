@@ -16,7 +16,7 @@ from vitrail.analysis.explanations.summary import COLUMNS, LEAST_OTHERS, LEAST_R
 from vitrail.core.text import several
 from vitrail.report.charts import svg
 from vitrail.report.charts.effect_scale import EffectScale
-from vitrail.report.charts.grid import Cell, Grid, grid
+from vitrail.report.charts.grid import Grid, GridCell, grid
 from vitrail.report.charts.heatmap import seriate
 from vitrail.report.charts.shap import bars
 from vitrail.report.pages.frame import fill, unwritten, write_page
@@ -78,16 +78,16 @@ def heatmap(summary: ExplanationSummary) -> Markup:
     entries = {(r["site"], r["feature"]): r for r in summary.table.to_dict("records")}
     most, scale = sizes.max() or 1.0, effect_scale(summary)
 
-    def cell(site: str, feature: str) -> Cell:
+    def cell(site: str, feature: str) -> GridCell:
         one = entries[site, feature]
         part = one["size"] / most
         if part != part:
-            return Cell(f"{site}, {feature}: not shown, too few {summary.unit}s differ")
+            return GridCell(f"{site}, {feature}: not shown, too few {summary.unit}s differ")
         words = f"{site}, {feature}: {scale.size(one['size'])}, {one['moves'] or 'direction not known'}"
         sign = "−" if one["sign"] == DOWN else one["sign"] or UNCLEAR
         if one["sign"] in (UP, DOWN):
-            return Cell(words, svg.shade(part if one["sign"] == UP else -part), sign)
-        return Cell(words, "both", sign, opacity=0.08 + 0.3 * part)
+            return GridCell(words, svg.shade(part if one["sign"] == UP else -part), sign)
+        return GridCell(words, "both", sign, opacity=0.08 + 0.3 * part)
 
     cells = [[cell(site, feature) for feature in features] for site in sites]
     text = "; ".join(one.words for row in cells for one in row if one.text)

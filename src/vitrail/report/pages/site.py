@@ -25,7 +25,7 @@ from vitrail.quality.screening.result import LABEL
 from vitrail.report.charts import svg
 from vitrail.report.charts.axes import AxisScale, axis_left, interval_domain, tick_labels, ticks
 from vitrail.report.charts.effect_scale import percent
-from vitrail.report.charts.interval_rows import IntervalRow, IntervalRows, Label, Mark, interval_rows
+from vitrail.report.charts.interval_rows import IntervalRow, IntervalRows, Label, RowMark, interval_rows
 from vitrail.report.pages.frame import fill, write_page
 from vitrail.report.sections.performance.own_performance import own_performance
 from vitrail.report.text import Interval, Standing
@@ -46,7 +46,7 @@ def write_look(
 def render_private(shown: SiteInspection | Album, joining: dict[str, Any] | None = None) -> str:
     given: dict[str, Any] = {"header": shown, "joining": joining}
     if isinstance(shown, Album):
-        tools = {"embed": _embedded, "near": _is_small, "warm": _warm, "percent": _percent}
+        tools: dict[str, Any] = {"embed": _embedded, "near": _is_small, "warm": _warm, "percent": _percent}
         figure = svg.twice(lambda width: _right_answers(shown, width))
         return fill("album.html", album=shown, figure=figure, standings=_album_standings(shown), **given, **tools)
     views = [(view, rows_figure(view)) for view in shown.views]
@@ -105,12 +105,12 @@ def _right_answers(album: Album, width: int) -> Markup:
         total = max(1, int(counts.sum()))
         right, largest = wilson(float(counts.diagonal().sum()), total), counts.sum(1).max() / total
         words = f"{part}: {percent(right.value)} right of {total} pictures; baseline {percent(largest)}"
-        marks = [Mark(100 * largest, "tick", "level short", 9.0), Mark(100 * right.value)]
+        marks = [RowMark(100 * largest, "tick", "level short", 9.0), RowMark(100 * right.value)]
         interval = Interval(*(100 * share for share in right))
         label = Label(f"{percent(right.value)} of {total}", "value")
         rows.append(IntervalRow(part, words, interval, marks, kind="verdict unsure", right=[label]))
     low, high = interval_domain([row.interval for row in rows], [100.0])
-    key = [Mark(0.0, words="right, with its 95 % interval"), Mark(0.0, "tick", "level short", 7.0, "baseline")]
+    key = [RowMark(0.0, words="right, with its 95 % interval"), RowMark(0.0, "tick", "level short", 7.0, "baseline")]
     title, axis = f"How often the model is right at {album.site}", "right answers, per cent"
     return interval_rows(IntervalRows(title, rows, axis, low, high, _whole, key=key), width)
 

@@ -11,7 +11,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from vitrail.core.text import number, signed
-from vitrail.report.charts.grid import Cell, Grid, grid
+from vitrail.report.charts.grid import Grid, GridCell, grid
 from vitrail.report.charts.svg import shade
 from vitrail.report.pages.frame import fill
 from vitrail.report.pages.links import write_linked
@@ -67,13 +67,13 @@ def _figure(transfer: Transfer) -> Markup:
     values = matrix.to_numpy()
     most = float(np.nanmax(np.abs(np.where(np.isfinite(values), values, np.nan)), initial=0.0)) or 1.0
 
-    def cell(user: str, site: str) -> Cell:
+    def cell(user: str, site: str) -> GridCell:
         value = float(matrix.loc[user, site])  # type: ignore[arg-type]
         if user == site:
-            return Cell(f"{user}: its own model", "none", "itself")
+            return GridCell(f"{user}: its own model", "none", "itself")
         if not math.isfinite(value):
-            return Cell(f"{user}, model of {site}: diverged", "none", "diverged")
-        return Cell(f"{user}, model of {site}: {signed(value)}", shade(value / most), signed(value, 2))
+            return GridCell(f"{user}, model of {site}: diverged", "none", "diverged")
+        return GridCell(f"{user}, model of {site}: {signed(value)}", shade(value / most), signed(value, 2))
 
     cells = [[cell(user, site) for site in transfer.sites] for user in transfer.sites]
     text = "; ".join(one.words for row in cells for one in row)

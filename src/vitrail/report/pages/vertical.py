@@ -16,7 +16,7 @@ from vitrail.core.text import size as bytes_words
 from vitrail.data.datasets.catalogue import ATTRIBUTIONS
 from vitrail.report.charts import svg
 from vitrail.report.charts.axes import interval_domain
-from vitrail.report.charts.interval_rows import IntervalRow, IntervalRows, Label, Mark, interval_rows
+from vitrail.report.charts.interval_rows import IntervalRow, IntervalRows, Label, RowMark, interval_rows
 from vitrail.report.pages.frame import fill
 from vitrail.report.text import (
     ANSWERS,
@@ -182,7 +182,7 @@ def values(scores: Sequence[ModelScore], axis: str, width: int) -> Markup:
             score.title,
             f"{score.title}: {spoken(score.value)}",
             score.value,
-            [Mark(score.value.value)],
+            [RowMark(score.value.value)],
             kind="verdict gain" if score.verdict == "yes" else "verdict unsure",
             right=[Label(number(score.value.value), "value")],
         )

@@ -14,7 +14,7 @@ from vitrail.core.text import number, several
 from vitrail.privacy.secure_sum.fixed_point import fewest_of
 from vitrail.report.charts import axes, svg
 from vitrail.report.charts.curves import Curves, Panel, Series, curves
-from vitrail.report.charts.interval_rows import IntervalRow, IntervalRows, Mark, interval_rows
+from vitrail.report.charts.interval_rows import IntervalRow, IntervalRows, RowMark, interval_rows
 from vitrail.report.sections.section import Contents, Section, run_of
 from vitrail.report.text import Interval, listed, name
 from vitrail.runs.protection.budget import SpentBudget, replaced_after, spent_after, spent_by
@@ -201,7 +201,7 @@ def _distances(sites: Sequence[str], rows: np.ndarray, named: Sequence[int], wid
             sites[i],
             f"{sites[i]}: {middle[i]:.1f} ({low[i]:.1f} to {high[i]:.1f})",
             Interval(middle[i], low[i], high[i]),
-            [Mark(middle[i], size=4.5)],
+            [RowMark(middle[i], size=4.5)],
             kind="verdict loss" if i in named else "verdict calm",
         )
         for i in np.argsort(-np.nanmedian(rows, 0), kind="stable")[:40].tolist()

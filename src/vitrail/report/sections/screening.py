@@ -18,7 +18,7 @@ from vitrail.quality.screening import budget
 from vitrail.quality.screening.result import CAUSES, LABEL, Finding, Screening
 from vitrail.quality.screening.text import calm, twin_sentences, written
 from vitrail.report.charts.published_values import figures
-from vitrail.report.charts.screening_map import STANDINGS, MapCell, ScreeningMap, Standing, screening_map
+from vitrail.report.charts.screening_map import STANDINGS, MapCell, ScreeningMap, SiteStanding, screening_map
 from vitrail.report.pages.frame import fill, fill_part, write_page
 from vitrail.report.sections.section import Contents, Section
 from vitrail.report.text import LAYERS, listed, name
@@ -56,7 +56,7 @@ class ShownStanding(NamedTuple):
     """The sites that stand alike."""
 
     kind: str
-    standing: Standing
+    standing: SiteStanding
     sites: Markup
 
 

@@ -19,7 +19,7 @@ from vitrail.analysis.shortcuts.wording import labels_of, percent
 from vitrail.core import facts as means
 from vitrail.core.text import number, several
 from vitrail.report.charts import svg
-from vitrail.report.charts.grid import Cell, Grid, grid
+from vitrail.report.charts.grid import Grid, GridCell, grid
 from vitrail.report.sections.section import Contents, Section, has_fact, run_of
 
 if TYPE_CHECKING:
@@ -142,16 +142,16 @@ def _map(
     flagged = {(f.site, f.label) for f in standing.found}
     digits = 0 if how.shares else _digits(values[:, shown])
 
-    def cell(row: int, label: int) -> Cell:
+    def cell(row: int, label: int) -> GridCell:
         value, off = float(values[row, label]), float(apart[row, label])
         where = f"{sites[row]}, {labels[label]}: "
         if not math.isfinite(value):
-            return Cell(f"{where}not told", flagged=(row, label) in flagged)
+            return GridCell(f"{where}not told", flagged=(row, label) in flagged)
         write = percent if how.shares else partial(number, digits=digits)
         words = where + how.say.format(write(value), write(float(usual[row, label])))
         tone = svg.shade(max(-1.0, min(1.0, off / how.full)) if math.isfinite(off) else 0.0)
         text = number(100 * value, 0) if how.shares else number(value, digits)
-        return Cell(words, tone, text, (row, label) in flagged)
+        return GridCell(words, tone, text, (row, label) in flagged)
 
     cells = [[cell(row, label) for label in shown] for row in range(len(sites))]
     out = "; ".join(f"{c.words}; stands out" for row in cells for c in row if c.flagged)

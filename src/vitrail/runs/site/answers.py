@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -46,6 +47,11 @@ def in_units(study: Study, answers: NDArray[Any]) -> Floats:
     return values * study.target.scale + study.target.center if study.target.kind == "number" else values
 
 
+def _only(settled: Any, at: int) -> Any:
+    """The settled state of one site, stacked over this site alone."""
+    return map_tensors(lambda t: t[at : at + 1].clone(), settled)
+
+
 def collect_answers(judge: Evaluator, settled: Any) -> dict[str, HeldOutAnswers]:
     """By site; of settled sites."""
     p, (y, real) = judge.answers(settled, "test", others=False)["test"], judge.truth["test"]
@@ -58,8 +64,8 @@ def collect_answers(judge: Evaluator, settled: Any) -> dict[str, HeldOutAnswers]
         some = slice(0, 0) if study.images else slice(0, many, -(-many // MOST_ROWS) or 1)
         cut = None if judge.thresholds is None else judge.thresholds[i]
         loss = placed(task.loss, None if constants is None else constants[i])
-        state = None if study.images else map_tensors(lambda t, at=at: t[at : at + 1].clone(), settled)
-        predict = SitePredictor(study, method, task, state, loss)
+        state = None if study.images else _only(settled, at)
+        predict: Callable[[NDArray[Any]], Floats] = SitePredictor(study, method, task, state, loss)
         x = rows[i][some].cpu().numpy().copy()
         out[site.name] = HeldOutAnswers(y[i, :many], p[i, :many], site.test_persons, site.test_w, cut, x, predict)
     return out

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from vitrail.core.text import number
 from vitrail.report.charts import svg
 from vitrail.report.charts.axes import interval_domain
-from vitrail.report.charts.interval_rows import IntervalRow, IntervalRows, Label, Mark, interval_rows
+from vitrail.report.charts.interval_rows import IntervalRow, IntervalRows, Label, RowMark, interval_rows
 from vitrail.report.pages.card.contents import about, lead, sections, title, within
 from vitrail.report.pages.card.markdown import is_card, to_markdown
 from vitrail.report.pages.card.standings import beats_baseline, next_step, standings
@@ -80,7 +80,7 @@ def _rows(card: Card, scores: Sequence[CardScore], width: int) -> Markup:
     for score in scores:
         name, value = metric_name(score.metric), score.estimate.value
         words = f"{name}: {within(score.estimate)}; baseline {number(score.chance)}"
-        marks = [Mark(score.chance, "tick", "level short", 9.0), Mark(value)]
+        marks = [RowMark(score.chance, "tick", "level short", 9.0), RowMark(value)]
         kind = f"verdict {COLOURS[beats_baseline(score)]}"
         right = [Label(within(score.estimate), "value")]
         rows.append(IntervalRow(name, words, Interval(*score.estimate), marks, kind=kind, right=right))
@@ -88,6 +88,6 @@ def _rows(card: Card, scores: Sequence[CardScore], width: int) -> Markup:
     unit, lower = _scale(scores[0])
     best, target = "smaller is better" if lower else "larger is better", card.study.target
     axis = f"score; {best}" if unit == "share" else f"{target.unit or unit}; {best}"
-    key = [Mark(0.0, words="model, with its 95 % interval"), Mark(0.0, "tick", "level short", 7.0, "baseline")]
+    key = [RowMark(0.0, words="model, with its 95 % interval"), RowMark(0.0, "tick", "level short", 7.0, "baseline")]
     title = f"Scores at {card.site} beside the baseline"
     return interval_rows(IntervalRows(title, rows, axis, low, high, step=STEP, letters=40, key=key), width)

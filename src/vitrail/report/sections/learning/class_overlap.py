@@ -15,7 +15,7 @@ from vitrail.analysis.uncertainty import Correlation, rank_agreement, shared_cla
 from vitrail.core import facts as means
 from vitrail.core.text import number, p_words, several
 from vitrail.report.charts import svg
-from vitrail.report.charts.grid import Cell, Grid, grid
+from vitrail.report.charts.grid import Grid, GridCell, grid
 from vitrail.report.sections.section import Contents, Section, run_of
 from vitrail.runs.result import CLASS_SHARES, Run
 
@@ -69,11 +69,11 @@ def _pair(sites: Sequence[str], order: Sequence[int], weights: np.ndarray, share
     off = ~np.eye(len(order), dtype=bool) & np.isfinite(weights)
     most = float(weights[off].max(initial=0)) or 1.0
 
-    def cell(values: np.ndarray, full: float, words: str, own: str, user: int, site: int) -> Cell:
+    def cell(values: np.ndarray, full: float, words: str, own: str, user: int, site: int) -> GridCell:
         value = float(values[user, site])
         kind = svg.shade(-min(value / full, 1)) if math.isfinite(value) and user != site else "none"
         both = dict.fromkeys((sites[user], sites[site]))
-        return Cell((own if user == site else words).format(*both, number(value, 2)), kind)
+        return GridCell((own if user == site else words).format(*both, number(value, 2)), kind)
 
     names = [sites[i] for i in order]
     gave = partial(cell, weights, most, "{} learned from {}: {}", "{} kept of its own: {}")

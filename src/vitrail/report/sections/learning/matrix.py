@@ -12,7 +12,7 @@ from markupsafe import Markup
 from vitrail.core.text import number, several
 from vitrail.report.charts import svg
 from vitrail.report.charts.axes import AxisScale
-from vitrail.report.charts.grid import Cell, Grid, grid
+from vitrail.report.charts.grid import Grid, GridCell, grid
 from vitrail.report.sections.learning.wording import TRUSTED, TrustWording
 from vitrail.stats.linkage import Join
 
@@ -29,14 +29,14 @@ def matrix(
 ) -> Markup:
     """Row: a user; column: a site; beside them the tree of the sites, in the same order. `full` is drawn darkest."""
 
-    def cell(user: int, site: int) -> Cell:
+    def cell(user: int, site: int) -> GridCell:
         value, own = float(weights[user, site]), user == site
         finite = math.isfinite(value)
         amount = number(value, 2)
         pattern = say.own if own else say.cell if finite else say.unknown
         words = pattern.format(*([all_sites[user]] if own else [all_sites[user], all_sites[site]]), amount)
         kind = svg.shade(-value / full) if finite and not own else "none"
-        return Cell(words, kind, amount if finite and (not own or say.counts_own) else "")
+        return GridCell(words, kind, amount if finite and (not own or say.counts_own) else "")
 
     sites = [all_sites[i] for i in order]
     drawn = Grid(sites, sites, [[cell(user, site) for site in order] for user in order], (16.0, 52.0), room=130.0)

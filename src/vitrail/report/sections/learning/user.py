@@ -18,15 +18,15 @@ from vitrail.core.text import shorten, shorten_all, signed
 from vitrail.report.charts import svg
 from vitrail.report.charts.axes import domain, round_ticks
 from vitrail.report.charts.curves import Curves, Panel, Series, curves, last_values
-from vitrail.report.charts.interval_rows import IntervalRow, IntervalRows, Mark, interval_rows
+from vitrail.report.charts.interval_rows import IntervalRow, IntervalRows, RowMark, interval_rows
 from vitrail.report.sections.learning.sources import MODELS, LearningSources
 from vitrail.report.sections.learning.wording import words_of
 from vitrail.report.text import SAME, Interval
 from vitrail.runs.setup import MAJORITY
 
 STYLES = {OWN: "series strong m6", SHARED: "series yard again", ALONE: "series yard", RECEIVED: "series yard"}
-SHAPES = {OWN: Mark(0.0, "dot", "of-own", 4.5), SHARED: Mark(0.0, "block", "of-shared", 7)}
-OTHER = Mark(0.0, "dot", "of-alone", 5)  # models are told apart by shape, not by colour alone
+SHAPES = {OWN: RowMark(0.0, "dot", "of-own", 4.5), SHARED: RowMark(0.0, "block", "of-shared", 7)}
+OTHER = RowMark(0.0, "dot", "of-alone", 5)  # models are told apart by shape, not by colour alone
 SHOWN = 26  # features in the figure of weights
 SPANS = 8  # of a run, over which weights that jump are averaged
 

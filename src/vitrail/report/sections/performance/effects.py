@@ -14,7 +14,7 @@ from vitrail.core.text import decimals, signed
 from vitrail.metrics.holdout_summary import FeatureEffect
 from vitrail.metrics.survival import end_words
 from vitrail.report.charts import axes, svg
-from vitrail.report.charts.interval_rows import Head, IntervalRow, IntervalRows, Label, Mark, interval_rows
+from vitrail.report.charts.interval_rows import Head, IntervalRow, IntervalRows, Label, RowMark, interval_rows
 from vitrail.report.sections.section import Contents, Section, run_of
 from vitrail.runs.result import Run
 from vitrail.runs.site.holdout import summaries_of
@@ -99,7 +99,7 @@ def _row(row: EffectRow, unit: EffectUnit, least: float) -> IntervalRow:
         start, end = ends_of(effect)
         words = f"{site}, {row.feature} from {effect.values[start]} to {effect.values[end]}: "
         value = effect.answers[end] - effect.answers[start]
-        marks.append(Mark(unit.scale * value, "dot", "dot", 4.5, words + unit.write(value)))
+        marks.append(RowMark(unit.scale * value, "dot", "dot", 4.5, words + unit.write(value)))
     direction = direction_words(row.sites, least)
     text = f"{row.feature}: {direction}; " + "; ".join(mark.words for mark in marks)
     return IntervalRow(row.feature, text, marks=marks, kind="verdict gain", right=[Label(direction, "answer", "start")])

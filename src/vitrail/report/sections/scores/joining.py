@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from vitrail.core.text import number, signed
 from vitrail.report.charts import axes, svg
-from vitrail.report.charts.interval_rows import Head, IntervalRow, IntervalRows, Label, Mark, Shape, interval_rows
+from vitrail.report.charts.interval_rows import Head, IntervalRow, IntervalRows, Label, RowMark, Shape, interval_rows
 from vitrail.report.sections.scores.findings import alone_title
 from vitrail.report.sections.section import Contents, Section
 from vitrail.report.text import ANSWERS, FEW_MARK, VERDICT_CLASS, Interval, listed, metric_words, name, spoken
@@ -118,7 +118,9 @@ def _brier_row(verdict: Mapping[Any, Any], sign: str) -> IntervalRow | None:
         return None
     words = ", ".join(f"{what} {number(v)}" for what, v in zip(BRIER, values, strict=True))
     kinds: tuple[tuple[Shape, str], ...] = (("tick", "level short"), ("dot", "dot few"), ("dot", "told"))
-    marks = [Mark(v, shape, kind, 8 if shape == "tick" else 5) for v, (shape, kind) in zip(values, kinds, strict=True)]
+    marks = [
+        RowMark(v, shape, kind, 8 if shape == "tick" else 5) for v, (shape, kind) in zip(values, kinds, strict=True)
+    ]
     right = [Label(f"{number(values[2])}, baseline {number(values[0])}", "value")]
     return IntervalRow(verdict["site"], f"{verdict['site']}: {words}", marks=marks, sign=sign, right=right)
 
@@ -142,12 +144,12 @@ def _figure(gains: Sequence[SiteGain], axis: str, few: Container[str], width: in
 
 def _row(gain: SiteGain, sign: str) -> IntervalRow:
     answer, kind = ANSWERS.get(gain.verdict, gain.verdict), VERDICT_CLASS.get(gain.verdict, "unsure")
-    harm = [Mark(-gain.harm, "tick", "harm", 9)] if gain.harm else []
+    harm = [RowMark(-gain.harm, "tick", "harm", 9)] if gain.harm else []
     return IntervalRow(
         gain.site,
         f"{gain.site}: {spoken(gain.gain, signed)}, {answer}, together with {gain.method}",
         gain.gain,
-        [*harm, Mark(gain.gain.value)],
+        [*harm, RowMark(gain.gain.value)],
         kind=f"verdict {kind}",
         sign=sign,
         right=[Label(answer, "answer", "start"), Label(signed(gain.gain.value), "value")],

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from vitrail.core.text import number
 from vitrail.report.charts import axes, svg
-from vitrail.report.charts.interval_rows import Head, IntervalRow, IntervalRows, Label, Mark, interval_rows
+from vitrail.report.charts.interval_rows import Head, IntervalRow, IntervalRows, Label, RowMark, interval_rows
 from vitrail.report.sections.section import Contents, Section
 from vitrail.report.text import SAME, Interval, marked, metric_words, spoken
 
@@ -83,7 +83,7 @@ def _row(row: MethodSpread, lower: bool, few: Mapping[str, str], narrow: bool) -
     middle = float(np.median([v for _, v in row.dots]))
     marks = [_mark(row, site, value, few) for site, value in row.dots]
     words = f"{row.title}: median {number(middle)}, worst {row.worst} {spoken(row.interval)}"
-    median = Mark(middle, "tick", "median", 12, f"{row.title}, median site: {number(middle)}")
+    median = RowMark(middle, "tick", "median", 12, f"{row.title}, median site: {number(middle)}")
     kind = "name yard" if row.yardstick else "name"
     if row.worst is None:
         return IntervalRow(row.title, f"{row.title}: {number(middle)}", marks=[*marks, median], name_kind=kind)
@@ -94,13 +94,13 @@ def _row(row: MethodSpread, lower: bool, few: Mapping[str, str], narrow: bool) -
     return IntervalRow(row.title, words, interval, [*marks, median], line="whisker", name_kind=kind, **place)
 
 
-def _mark(row: MethodSpread, site: str, value: float, few: Mapping[str, str]) -> Mark:
+def _mark(row: MethodSpread, site: str, value: float, few: Mapping[str, str]) -> RowMark:
     words, hollow = f"{row.title}, {site}: {number(value)}", " few" if site in few else ""
     words += f" (few held out: {few[site]})" if site in few else ""
     if site != row.worst:
-        return Mark(value, "dot", f"dot{hollow}", DOT, words)
+        return RowMark(value, "dot", f"dot{hollow}", DOT, words)
     worst = f"worst: {spoken(row.interval)}" if row.interval.known else "the worst site"
-    return Mark(value, "diamond", f"worst{hollow}", 7, f"{words}; {worst}")
+    return RowMark(value, "diamond", f"worst{hollow}", 7, f"{words}; {worst}")
 
 
 SECTION = Section(contents, has_spread)
