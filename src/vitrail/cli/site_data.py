@@ -102,13 +102,13 @@ def look(
     """
     import shlex
 
-    from vitrail.analysis.site_text import to_text
     from vitrail.data.readers.tables import read_table
     from vitrail.quality.repair.inspection import SiteInspection
     from vitrail.report.pages.site import write_look
     from vitrail.runs import Run
     from vitrail.runs.folder import site_folder
     from vitrail.runs.site.inspection import look_behind
+    from vitrail.runs.site.inspection_text import to_text
 
     if (run is None) == (kit is None):
         what = "expected a run folder with --site, or --kit if the site took part between machines."

@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 
 import vitrail as vt
 from tests.support.deploy.federation import Here
-from vitrail.analysis.site_text import to_text
 from vitrail.cli import app
 from vitrail.data.datasets.catalogue import heart_disease, packaged
 from vitrail.data.readers.tables import read_table
@@ -30,6 +29,7 @@ from vitrail.deploy.site.site import Site
 from vitrail.runs.folder import Folder
 from vitrail.runs.setup import resolve
 from vitrail.runs.site.inspection import look_behind
+from vitrail.runs.site.inspection_text import to_text
 
 RUN = "0123456789abcdef"
 MINE = "va"

@@ -15,7 +15,6 @@ from sklearn.linear_model import LogisticRegression
 from typer.testing import CliRunner
 
 import vitrail as vt
-from vitrail.analysis.site_text import to_text
 from vitrail.cli import app
 from vitrail.core.facts import OWN
 from vitrail.data.encoding import Encoder, fit_encoders
@@ -26,6 +25,7 @@ from vitrail.quality.repair.remedies import TAKES
 from vitrail.quality.screening.result import LABEL, Finding
 from vitrail.runs.setup import build_task
 from vitrail.runs.site.inspection import behind, look_behind
+from vitrail.runs.site.inspection_text import to_text
 
 HEART = str(vt.datasets.packaged("heart_disease.toml"))
 STUDY = vt.Study.load(HEART)

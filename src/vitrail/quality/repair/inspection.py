@@ -2,7 +2,7 @@
 
 For each finding about this site: its own values by class, in their own unit; the likely cause with the rows behind it,
 and a repair to try (own_rows.py, quality/causes.py); where a method learns private layers, what the shared model takes
-them for (effective_values.py). `inspect_site` works the facts out once; analysis/site_text.py and
+them for (effective_values.py). `inspect_site` works the facts out once; runs/site/inspection_text.py and
 report/pages/site show them.
 """
 

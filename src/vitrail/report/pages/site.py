@@ -17,7 +17,6 @@ from vitrail.analysis.calibration import wilson
 from vitrail.analysis.images.gallery import Album
 from vitrail.analysis.images.occlusion_map import OcclusionMap
 from vitrail.analysis.images.prototype_evidence import Box
-from vitrail.analysis.site_text import rows_of
 from vitrail.core.text import number, shorten
 from vitrail.data.readers.images import png
 from vitrail.quality.repair.inspection import ClassRows, ColumnView, SiteInspection
@@ -29,6 +28,7 @@ from vitrail.report.charts.interval_rows import IntervalRow, IntervalRows, Label
 from vitrail.report.pages.frame import fill, write_page
 from vitrail.report.sections.performance.own_performance import own_performance
 from vitrail.report.text import Interval, Standing
+from vitrail.runs.site.inspection_text import rows_of
 
 HEAT = (150, 20, 60)  # red, green, blue of what decides
 LARGEST = 256  # pixels of a picture's longer side on the page

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -34,7 +33,7 @@ class SitePredictor(NamedTuple):
     state: Any  # its settled state, stacked over this one site
     loss: Loss  # with the site's own constant
 
-    def __call__(self, x: NDArray[Any]) -> Floats:
+    def answers(self, x: NDArray[Any]) -> Floats:
         with torch.no_grad():
             rows = torch.from_numpy(x).to(self.task.like.device)
             z = self.method.predict(self.task, self.state, rows[None])[0]
@@ -65,7 +64,7 @@ def collect_answers(judge: Evaluator, settled: Any) -> dict[str, HeldOutAnswers]
         cut = None if judge.thresholds is None else judge.thresholds[i]
         loss = placed(task.loss, None if constants is None else constants[i])
         state = None if study.images else _only(settled, at)
-        predict: Callable[[NDArray[Any]], Floats] = SitePredictor(study, method, task, state, loss)
+        predict = SitePredictor(study, method, task, state, loss).answers
         x = rows[i][some].cpu().numpy().copy()
         out[site.name] = HeldOutAnswers(y[i, :many], p[i, :many], site.test_persons, site.test_w, cut, x, predict)
     return out
