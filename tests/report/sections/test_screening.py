@@ -66,13 +66,13 @@ def test_of_machines_each_site_has_its_page() -> None:
 def test_nothing_likely_wrong_and_nobody_judged() -> None:
     calm, *_ = box_on_top(render(page(screened())))
     assert calm.startswith("Nothing is likely wrong")
-    silent = dict.fromkeys(HEART[:2], "only 2 sites publish, and 3 are needed") | {"va": "it does not publish"}
+    silent = dict.fromkeys(HEART[:2], "only 2 sites publish, and it takes 3") | {"va": "it does not publish"}
     told = screened(sites=HEART, why_not={**silent, "switzerland": "too few rows to publish anything"})
     html = render(page(told))
     calm, *who = box_on_top(html)
     assert calm.startswith("Fewer than three sites could be compared")
     assert who == [
-        "Not judged: cleveland and hungarian (only 2 sites publish, and 3 are needed).",
+        "Not judged: cleveland and hungarian (only 2 sites publish, and it takes 3).",
         "Not judged: switzerland (too few rows to publish anything).",
         "Not judged: va (it does not publish).",
     ]
