@@ -143,7 +143,7 @@ def test_marked_pictures_are_pictures_to_the_rest() -> None:
     ("given", "said"),
     [
         ({"site": "nord"}, ["there is no site 'nord'", "north"]),
-        ({"label": "dag"}, ["north has no picture of 'dag'", "dog"]),
+        ({"label": "dag"}, ["site north has no picture of 'dag'", "dog"]),
         ({"share": 0.0}, ["share: expected a number above 0 and up to 1, got 0.0"]),
         ({"share": 1.5}, ["got 1.5"]),
         ({"strength": -1}, ["strength: expected a number above 0 and up to 1, got -1"]),

@@ -380,7 +380,7 @@ def test_clean_tells_everything_at_once(tmp_path: Path) -> None:
     assert "Did you mean 'Chols'?" in said[1]
     assert said[2] == (
         "a.csv, column sex, rows 2, 3, 4, 5, 6 and 2 more: expected one of f, m, got 'q' (7 of 7 cells). "
-        "Correct them, or the study."
+        "Correct these cells or the study."
     )
     assert "column smoking" in said[3]
     assert "column sick, rows 2, 3, 4, 5, 6 and 2 more: expected one of no, yes, got 'perhaps'" in said[4]
@@ -541,7 +541,7 @@ SITES = {
     "empty": (
         "site",
         "site,age\na,1\n,2\nNA,3\n",
-        "column site, rows 3, 4: expected a site in every row, 2 have none",
+        "column site, rows 3, 4: expected a site in every row, but 2 have none",
     ),
     "broken": ("site", "site,age\na\n", "row 2: expected 2 fields"),
 }

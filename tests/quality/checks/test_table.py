@@ -323,8 +323,7 @@ FIRES: dict[str, tuple[str, str, str, Change, str]] = {
         "error",
         "age",
         swap("age", "chol"),
-        "it looks swapped with 'chol': 0% of its cells fit its own description (18 to 100 years), "
-        "and 100% fit that of 'chol'",
+        "it looks swapped with 'chol': 0% of its cells fit its own description (18 to 100 years), and 100% fit that",
     ),
     "sex in the place of pain": (
         "swapped_columns",

@@ -182,20 +182,22 @@ class _Given(NamedTuple):
             _refuse(problems)
         frame, wanted = self.sites[self.site], canon(self.label)
         if self.column not in frame:
-            what = f"{self.site} has no column {self.column!r} of pictures."
+            what = f"site {self.site} has no column {self.column!r} of pictures."
             problems.append(Problem("column", what, nearest(self.column, map(str, frame.columns))))
         others = [c for c in frame.columns if c != self.column] if self.target is None else [self.target]
         rows_by_column = {c: np.flatnonzero(frame[c].map(canon) == wanted) for c in others if c in frame}
         holds = [c for c, rows in rows_by_column.items() if len(rows)]
         if len(holds) > 1:
             what = f"{wanted!r} occurs in the columns {', '.join(map(repr, holds))}."
-            problems.append(Problem("target", what, "Say which holds the class: target = ..."))
+            problems.append(Problem("target", what, "Name the one that holds the class: target = ..."))
         elif not holds and self.target is not None and self.target not in frame:
-            what = f"{self.site} has no column {self.target!r}."
+            what = f"site {self.site} has no column {self.target!r}."
             problems.append(Problem("target", what, nearest(self.target, map(str, frame.columns))))
         elif not holds:
             labels = [str(v) for c in rows_by_column for v in frame[c].map(canon).unique()[:50]]
-            problems.append(Problem("label", f"{self.site} has no picture of {wanted!r}.", nearest(wanted, labels)))
+            problems.append(
+                Problem("label", f"site {self.site} has no picture of {wanted!r}.", nearest(wanted, labels))
+            )
         _refuse(problems)
         return np.asarray(rows_by_column[holds[0]], dtype=np.int64)
 

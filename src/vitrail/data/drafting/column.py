@@ -94,8 +94,8 @@ def _ask_about_word(name: str, word: Word, feature: Mapping[str, Any], is_answer
     text, spelling = word.describe(name), word.spelling
     if (is_answer and spelling.casefold() == ANSWER) or spelling in feature.get("categories", ()):
         return (
-            f"Look at this: {text}. It is a category of its own. If it means 'not measured', remove it from categories "
-            f'and write missing = ["{spelling}"].'
+            f"Look at this: {text}. It is drafted as a category of its own. If it means 'not measured', remove "
+            f'it from categories and write missing = ["{spelling}"].'
         )
     change = "agree on numbers for it" if feature["kind"] == "numeric" else f'add "{spelling}" to its categories'
     return f"Look at this: {text}. It is read as missing. If it is an answer, {change}."

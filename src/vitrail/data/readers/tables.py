@@ -228,7 +228,7 @@ def part_sites(path: Path, frame: pd.DataFrame, column: str) -> dict[str, pd.Dat
     empty = frame[column].isna()
     if empty.any():
         at = f"column {column}, {name_rows(pick_rows(frame.index, empty))}"
-        raise refuse_file(path, f"expected a site in every row, {empty.sum()} have none.", "Fill them in.", at)
+        raise refuse_file(path, f"expected a site in every row, but {empty.sum()} have none.", "Fill them in.", at)
     return {str(name): rows for name, rows in frame.groupby(frame[column].map(canon))}
 
 
@@ -286,7 +286,7 @@ def describe_misfit(where: str, column: pd.Series, bad: pd.Series, what: Feature
     got = f"got {_join(column[bad.to_numpy()].map(str))} ({bad.sum()} of {len(bad)} cells)."
     if what.kind in ("numeric", "number"):
         return Problem(where, f"expected numbers, {got}", "Correct or empty them (1,234 could mean 1234 or 1.234).")
-    return Problem(where, f"expected one of {', '.join(what.levels)}, {got}", "Correct them, or the study.")
+    return Problem(where, f"expected one of {', '.join(what.levels)}, {got}", "Correct these cells or the study.")
 
 
 def clean(frame: pd.DataFrame, table: TableSchema, need_target: bool = True) -> pd.DataFrame:

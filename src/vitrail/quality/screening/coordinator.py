@@ -106,7 +106,7 @@ class ScreeningCoordinator:
                 "same rows": [self._same_rows(s) for s in self.sites],
                 "judged": [s in here and len(here) >= LEAST for s in self.sites],
                 "why not": [
-                    why[s] or ("" if len(here) >= LEAST else f"only {len(here)} sites publish, and {LEAST} are needed")
+                    why[s] or ("" if len(here) >= LEAST else f"only {len(here)} sites publish, and it takes {LEAST}")
                     for s in self.sites
                 ],
             }

@@ -53,8 +53,11 @@ def _explain_outcome(cell: Cell) -> Diagnosis:
     meant = read_outcome(p, cell.site, cell.others)
     if meant:
         levels = p.layout.levels[-1]
-        words = ", ".join(f"{levels[a]} for {levels[b]}" for a, b in meant.items())
-        text = f"Columns go with its classes as elsewhere if they are read as others ({words}): ask for the code list."
+        words = ", ".join(f"{levels[a]} as {levels[b]}" for a, b in meant.items())
+        text = (
+            f"Its classes relate to the other columns as elsewhere if its codes are read differently ({words}): ask "
+            "for the code list."
+        )
         return tell("label flip", text, strength=lam, levels={levels[a]: levels[b] for a, b in meant.items()})
     loud = cell.loud[PREDICTED] >= cell.counted or cell.loud[PREDICTED] > 2.5
     if lam < FADED and (loud or lam + SURE * error < 1):
@@ -83,13 +86,13 @@ def _explain_levels(cell: Cell) -> Diagnosis:
     lam, error = cell.follows()
     if np.nanmax(here, initial=0) == 1 or (cell.kind == "binary" and np.nanmin(here, initial=1) == 0):
         level = levels[int(at.level[which[int(np.nan_to_num(here).argmax())]])] if np.nanmax(here) == 1 else levels[0]
-        text = f"Every row has {level}; at the other sites they vary: ask whether it was filled in at all."
+        text = f"Every row has {level}, while it varies at the other sites: ask whether it was recorded at all."
         return tell("constant", text, value=level)
     if cell.kind == "binary":
         other = swapped_with(p, cell.site, cell.column, cell.others)
         if other:
-            text = f"Its shares and relations are those of {other} at the other sites, and the other way round"
-            return tell("swapped", f"{text}: ask for the order of columns.", other=other)
+            text = f"Its shares and correlations are those of {other} at the other sites, and vice versa"
+            return tell("swapped", f"{text}: ask for the order of the columns.", other=other)
         a, b = float(here[0]), float(there[0])
         reverse = abs(a - (1 - b)) < 0.5 * abs(a - b)
         if (lam < FLIPPED and error < 0.5) or (reverse and (lam < 0.3 or error > 0.5)):
@@ -104,9 +107,10 @@ def _explain_levels(cell: Cell) -> Diagnosis:
         return _unexplained(cell, f"ask what is counted as {levels[1]}")
     mapping = recode(p, cell.site, cell.column, cell.others)
     if mapping:
-        words = ", ".join(f"{levels[k]} for {levels[v]}" for k, v in mapping.items())
+        words = ", ".join(f"{levels[k]} as {levels[v]}" for k, v in mapping.items())
         text = (
-            f"Shares and relations of its categories fit if they are read as others ({words}): ask for the code list."
+            f"The shares and correlations of its categories fit if its codes are read differently ({words}): ask for "
+            "the code list."
         )
         return tell("recoded", text, levels={levels[k]: levels[v] for k, v in mapping.items()})
     if lam < 0.5 and error < 0.25:

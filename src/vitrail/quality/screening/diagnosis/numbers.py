@@ -36,7 +36,7 @@ def explain_number(cell: Cell) -> Diagnosis:
         apart = len(finite) and not finite.min() - cell.wide <= cell.constant <= finite.max() + cell.wide
         code = {"code": cell.constant} if apart and cell.constant in CODES else {}
         ask = "stands for values not measured" if code else "was measured at all"
-        text = f"Every row has {short(cell.constant)}; at the other sites they vary: ask whether it {ask}."
+        text = f"Every row has {short(cell.constant)}, while it varies at the other sites: ask whether it {ask}."
         return tell("constant", text, value=cell.constant, **code)
     lam, error = cell.follows()
     related = max(cell.loud[OUTCOME], cell.loud[RELATED_TO], cell.loud[KEPT])
@@ -44,8 +44,8 @@ def explain_number(cell: Cell) -> Diagnosis:
     other = _swapped_with(cell)
     if other:
         text = (
-            f"Its values look like those of {other} at the other sites, and the other way round: ask"
-            f" for the order of columns."
+            f"Its values look like those of {other} at the other sites, and vice versa: ask for the order of the "
+            "columns."
         )
         return tell("swapped", text, other=other)
     if lam < FLIPPED and error < 0.45 and related > 2.5:
@@ -98,7 +98,7 @@ def moved(cell: Cell | PooledNumber, lam: float, error: float) -> Diagnosis | No
         unit = (
             f"as if in {c.other} instead of {c.unit} ({c.formula()})"
             if c.other
-            else f"as if the point had slipped ({c.formula()})"
+            else f"as if the decimal point had slipped ({c.formula()})"
         )
         text = f"Its median is {short(q[9])} here and {short(usual[9])} at the other sites, {unit}: ask for the unit."
         return tell("unit", text, factor=c.factor, offset=c.offset, unit=c.other, conversion=c.formula(), **medians)
@@ -177,10 +177,10 @@ def _rounded(cell: Cell) -> Diagnosis | None:
     step, usual = _coarse_step(cell), cell.usual_grain[1]
     if not step:
         return None
-    finer = f"{short(usual)}" if usual else "a finer one"
+    finer = f"steps of {short(usual)}" if usual else "finer steps"
     text = (
-        f"Its values come in steps of {short(step)}, at the other sites of {finer}: ask whether they"
-        f" were rounded or grouped."
+        f"Its values come in steps of {short(step)}, at the other sites in {finer}: ask whether they were rounded or "
+        "grouped."
     )
     return tell("rounded", text, step=step)
 
