@@ -21,10 +21,10 @@ from vitrail.report.charts import shap as figures
 from vitrail.report.charts import svg
 from vitrail.report.charts.effect_scale import EffectScale, scale_of
 from vitrail.report.pages.frame import fill, write_page
-from vitrail.report.text import Standing, listed, name
+from vitrail.report.text import Standing, Tone, listed, name
 
 FIRST, FIRST_BARS = 3, 5  # features of the first screen: in words, and drawn
-COLOURS = {UP: "loss", DOWN: "gain"}  # red and blue, as in the figures
+COLOURS: dict[str, Tone] = {UP: "loss", DOWN: "gain"}  # red and blue, as in the figures
 
 
 class PageHeader(NamedTuple):

@@ -45,7 +45,7 @@ def write_look(
 def render_private(shown: SiteInspection | Album, joining: dict[str, Any] | None = None) -> str:
     given: dict[str, Any] = {"header": shown, "joining": joining}
     if isinstance(shown, Album):
-        tools = {"embed": _embedded, "near": _is_small, "warm": _warm, "percent": _percent}
+        tools: dict[str, Any] = {"embed": _embedded, "near": _is_small, "warm": _warm, "percent": _percent}
         figure = svg.twice(lambda width: _right_answers(shown, width))
         return fill("album.html", album=shown, figure=figure, standings=_album_standings(shown), **given, **tools)
     views = [(view, rows_figure(view)) for view in shown.views]
