@@ -98,12 +98,15 @@ LAYERS = {
 }
 
 
+Tone = Literal["gain", "loss", "warn", "unsure", "calm"]  # the colour of a status
+
+
 class Standing(NamedTuple):
     """How something stands, for the first screen of a page: a status in words and colour, and a sentence about it."""
 
     name: str
     status: str
-    kind: Literal["gain", "loss", "warn", "unsure", "calm"]
+    kind: Tone
     words: str = ""
     anchor: str = ""  # of the section that has more of it
 

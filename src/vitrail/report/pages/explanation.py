@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from markupsafe import Markup
@@ -21,10 +21,10 @@ from vitrail.report.charts import shap as figures
 from vitrail.report.charts import svg
 from vitrail.report.charts.effect_scale import EffectScale, scale_of
 from vitrail.report.pages.frame import fill, write_page
-from vitrail.report.text import Standing, listed, name
+from vitrail.report.text import Standing, Tone, listed, name
 
 FIRST, FIRST_BARS = 3, 5  # features of the first screen: in words, and drawn
-COLOURS: dict[str, Literal["loss", "gain"]] = {UP: "loss", DOWN: "gain"}  # red and blue, as in the figures
+COLOURS: dict[str, Tone] = {UP: "loss", DOWN: "gain"}  # red and blue, as in the figures
 
 
 class PageHeader(NamedTuple):

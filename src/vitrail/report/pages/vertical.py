@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 from markupsafe import Markup
 
@@ -23,6 +23,7 @@ from vitrail.report.text import (
     VERDICT_CLASS,
     Interval,
     Standing,
+    Tone,
     listed,
     metric_name,
     metric_words,
@@ -52,6 +53,7 @@ OFTEN = (
     " Asked so often with changing weights, answers tell much more of a guest’s columns than asked two or three times: "
     "the differences between them are free of the constant noise."
 )
+TONES: dict[str, Tone] = {"yes": "gain", "no": "loss"}
 STATUSES = {"yes": "gains", "no": "does better alone", "cannot tell": "cannot tell", "": "not tested"}
 NEXT = {
     "yes": "Agree on how often the guests may be asked from now on; each question tells something of their columns.",
@@ -165,9 +167,7 @@ def standings(run: VerticalRun) -> list[Standing]:
         f"{what[:1].upper()}{what[1:]} {number(whole.value.value)} with the guests, {number(alone.value.value)} alone; "
         f"gain {spoken(whole.gain, signed)}."
     )
-    kind: Literal["gain", "loss", "unsure"] = "gain" if whole.verdict == "yes" else "unsure"
-    kind = "loss" if whole.verdict == "no" else kind
-    out = [Standing(run.study.host, STATUSES[whole.verdict], kind, words)]
+    out = [Standing(run.study.host, STATUSES[whole.verdict], TONES.get(whole.verdict, "unsure"), words)]
     for row in rest:
         if row.away:
             words = f"{number(row.value.value)} while it is away, {number(whole.value.value)} with it."
