@@ -332,7 +332,7 @@ def test_a_parquet_cell_that_is_no_picture(name: str, agreed: Path, say: Say, tm
 def test_a_site_column_with_gaps_and_a_missing_one(tmp_path: Path) -> None:
     frame = pd.DataFrame({"picture": [GOOD] * 3, "class": ["ill"] * 3, "ward": ["a", None, "b"]})
     frame.to_parquet(tmp_path / "all.parquet")
-    with pytest.raises(VitrailError, match="expected a site in every row, 1 have none"):
+    with pytest.raises(VitrailError, match="expected a site in every row, but 1 have none"):
         read_sites(tmp_path / "all.parquet", study().with_changes(site_column="ward"))
     with pytest.raises(VitrailError, match="expected a column that names the site"):
         read_sites(tmp_path / "all.parquet", study())
