@@ -17,7 +17,7 @@ from markupsafe import Markup
 from vitrail.core.errors import Problem, VitrailError, WriteFailed
 from vitrail.core.text import number, p_words, signed, size
 from vitrail.report.pages.links import CLOSE, OPEN, write_linked
-from vitrail.report.text import FEW_MARK, SAME, few_words, metric_words, opening, why_undefined
+from vitrail.report.text import FEW_MARK, SAME, few_words, metric_words, why_undefined
 
 HEAT_STYLES = "/* only on pages with heatmaps */"  # in page.css, between the styles of every page and the others
 SCRIPT = "page.js"  # figures to save, words under the pointer, print: of every page
@@ -38,7 +38,7 @@ def templates() -> Environment:
     )
     env.filters.update(number=number, signed=signed, size=size, p_words=p_words, metric=metric_words)
     env.globals.update(SAME=SAME, FEW_MARK=FEW_MARK, few_words=few_words)
-    env.filters.update(why_undefined=why_undefined, opening=opening)
+    env.filters["why_undefined"] = why_undefined
     env.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
     return env
 

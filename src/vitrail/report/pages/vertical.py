@@ -28,7 +28,6 @@ from vitrail.report.text import (
     metric_name,
     metric_words,
     name,
-    opening,
     spoken,
 )
 from vitrail.runs.setup import MAJORITY
@@ -135,12 +134,11 @@ def findings(run: VerticalRun) -> list[Markup]:
     )
     words = {
         "yes": "The guests’ columns help {}: gain {}.",
-        "no": "{} does better without them: gain {}.",
+        "no": "The host {} does better without them: gain {}.",
         "cannot tell": "Whether {} gains is not clear from so few rows: gain {}.",
         "": "Gain of {}: {}.",
     }[whole.verdict]
-    subject = opening(study.host) if whole.verdict == "no" else host
-    out = [first + Markup(words).format(subject, spoken(whole.gain, signed))]
+    out = [first + Markup(words).format(host, spoken(whole.gain, signed))]
     out += [Markup("Baseline (one answer to every row): {}.").format(number(row.value.value)) for row in baselines]
     for row in away:
         words = "While {} is away, {} for everybody: {}, compared with {} with it."
@@ -153,9 +151,8 @@ def findings(run: VerticalRun) -> list[Markup]:
     out.append(text.format(bytes_words(total), several(many, "message"), stays))
     for guest, left in run.left().items():
         more = f", and in training {several(left['training'], 'time')} more about each" if trains(run) else ""
-        out.append(
-            Markup("{} may be asked about {} more{}.").format(opening(guest), several(left["after"], "row"), more)
-        )
+        words = "The guest {} may be asked about {} more{}."
+        out.append(Markup(words).format(name(guest), several(left["after"], "row"), more))
     return out
 
 

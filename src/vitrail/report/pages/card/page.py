@@ -82,7 +82,7 @@ def _rows(card: Card, scores: Sequence[CardScore], width: int) -> Markup:
         words = f"{name}: {within(score.estimate)}; baseline {number(score.chance)}"
         marks = [RowMark(score.chance, "tick", "level short", 9.0), RowMark(value)]
         kind = f"verdict {COLOURS[beats_baseline(score)]}"
-        right = [Label(within(score.estimate), "value")]
+        right = [Label(number(value) if svg.is_narrow(width) else within(score.estimate), "value")]
         rows.append(IntervalRow(name, words, Interval(*score.estimate), marks, kind=kind, right=right))
     low, high = interval_domain([row.interval for row in rows], [score.chance for score in scores])
     unit, lower = _scale(scores[0])
