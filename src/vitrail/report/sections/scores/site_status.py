@@ -44,7 +44,7 @@ CAUSES = {  # how urgent
 }
 
 
-class SiteStanding(NamedTuple):
+class ScoreStatus(NamedTuple):
     site: str
     score: Interval
     baseline: float
@@ -77,7 +77,7 @@ def contents(page: Page) -> Contents:
     }
 
 
-def site_statuses(page: Page, table: ScoreTable, method: str) -> list[SiteStanding]:
+def site_statuses(page: Page, table: ScoreTable, method: str) -> list[ScoreStatus]:
     """Those that need attention first, and of these the one served worst."""
     served = table.standings_of(method)
     statuses = [_status(page, table, method, site) for site in table.scores_of(method)]
@@ -85,10 +85,10 @@ def site_statuses(page: Page, table: ScoreTable, method: str) -> list[SiteStandi
     return sorted(statuses, key=lambda s: (order.index(s.cause), served.get(s.site, math.inf)))
 
 
-def _status(page: Page, table: ScoreTable, method: str, site: str) -> SiteStanding:
+def _status(page: Page, table: ScoreTable, method: str, site: str) -> ScoreStatus:
     score, baseline = score_interval(page, table, method, site), table.chance.get(site, math.nan)
     cause, words = _cause(page, table, method, site, score, baseline)
-    return SiteStanding(site, score, baseline, cause, words, FEW_MARK if site in page.few else "")
+    return ScoreStatus(site, score, baseline, cause, words, FEW_MARK if site in page.few else "")
 
 
 def _cause(page: Page, table: ScoreTable, method: str, site: str, score: Interval, baseline: float) -> tuple[str, str]:
@@ -171,7 +171,7 @@ def risks_off(page: Page, site: str) -> str:
     return "too high" if ratio.high < 1 else "too low" if ratio.low > 1 else "off"
 
 
-def answer(page: Page, statuses: Sequence[SiteStanding], method: str) -> Markup:
+def answer(page: Page, statuses: Sequence[ScoreStatus], method: str) -> Markup:
     """What was found, and which site is served worst."""
     if not was_trained(page):
         return Markup("Nothing was trained: these are the scores of the model that every site started from.")
@@ -190,7 +190,7 @@ def answer(page: Page, statuses: Sequence[SiteStanding], method: str) -> Markup:
     return text if of_worst is None else text + _worst_words(of_worst, page.metric)
 
 
-def _worst_words(worst: SiteStanding, metric: str) -> Markup:
+def _worst_words(worst: ScoreStatus, metric: str) -> Markup:
     """Its score with interval and baseline in one bracket."""
     baseline = f"baseline {number(worst.baseline)}" if math.isfinite(worst.baseline) else ""
     score = spoken(worst.score)
@@ -199,12 +199,12 @@ def _worst_words(worst: SiteStanding, metric: str) -> Markup:
     return Markup(" {} is served worst: {} in {}.").format(opening(worst.site), score, metric_name(metric))
 
 
-def _beats(status: SiteStanding, lower: bool) -> bool:
+def _beats(status: ScoreStatus, lower: bool) -> bool:
     known = math.isfinite(status.score.value) and math.isfinite(status.baseline)
     return known and not no_better(status.score.value, status.baseline, lower)
 
 
-def next_steps(page: Page, statuses: Sequence[SiteStanding]) -> list[Markup]:
+def next_steps(page: Page, statuses: Sequence[ScoreStatus]) -> list[Markup]:
     """What to do about the sites that need attention; at most two steps."""
     sites = {cause: [name(s.site) for s in statuses if s.cause == cause] for cause in CAUSES}
     out = []
@@ -224,18 +224,18 @@ def next_steps(page: Page, statuses: Sequence[SiteStanding]) -> list[Markup]:
     return out[:2]
 
 
-def interval_words(page: Page, statuses: Sequence[SiteStanding]) -> str:
+def interval_words(page: Page, statuses: Sequence[ScoreStatus]) -> str:
     """What the intervals are about."""
     if not any(s.score.known for s in statuses):
         return ""
     return "over seeds" if page.has_intervals else f"over these {page.unit_word}s"
 
 
-def status_figure(statuses: Sequence[SiteStanding], axis: str, lower: bool) -> Markup:
+def status_figure(statuses: Sequence[ScoreStatus], axis: str, lower: bool) -> Markup:
     return svg.twice(lambda width: _figure(statuses, axis, lower, width)) if statuses else Markup()
 
 
-def _figure(statuses: Sequence[SiteStanding], axis: str, lower: bool, width: int) -> Markup:
+def _figure(statuses: Sequence[ScoreStatus], axis: str, lower: bool, width: int) -> Markup:
     """Sites of few patients do not stretch the axis, as long as there are others."""
     rows = [_row(s) for s in statuses]
     sure = [row.interval for s, row in zip(statuses, rows, strict=True) if not s.sign]
@@ -249,7 +249,7 @@ def _figure(statuses: Sequence[SiteStanding], axis: str, lower: bool, width: int
     return interval_rows(figure, width)
 
 
-def _row(status: SiteStanding) -> IntervalRow:
+def _row(status: ScoreStatus) -> IntervalRow:
     shape: Shape = "diamond" if status.kind in (LOSS, WARN) else "dot"
     mark = Mark(status.score.value, shape, "dot", 8 if shape == "diamond" else 6)
     baseline = f", baseline {number(status.baseline)}" if math.isfinite(status.baseline) else ""
