@@ -75,7 +75,7 @@ def test_a_run_shows_what_its_page_says_first(run):
 
 def test_figures_are_those_of_the_page(run, tmp_path):
     page = write_report(run, tmp_path / "page.html").read_text()
-    assert {"curves", "spread"} <= set(dir(run.plot))
+    assert {"curves", "sites"} <= set(dir(run.plot))
     for figure in run.plot:
         assert figure.drawing in page
         assert "<svg" in figure.drawing

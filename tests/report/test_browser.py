@@ -153,10 +153,10 @@ def painted(browser: Browser, path: Path) -> tuple[list[int], np.ndarray]:
     return size, pixels(browser.picture(path.with_suffix(".shot"), clip)).astype(int)
 
 
-# on a telephone the wide drawing of the spread is kept, though the narrow one is shown
+# on a telephone the wide drawing of the sites is kept, though the narrow one is shown
 @pytest.mark.parametrize(
     ("name", "width", "dark"),
-    [("b_in", 1280, False), ("w_in-2", 390, True), ("spread", 390, True), ("curves", 1280, True)],
+    [("b_in", 1280, False), ("w_in-2", 390, True), ("sites", 390, True), ("curves", 1280, True)],
 )
 def test_a_figure_is_kept_as_svg_and_png(browser: Browser, tmp_path: Path, name: str, width: int, dark: bool) -> None:
     for old in browser.downloads.iterdir():
@@ -170,9 +170,10 @@ def test_a_figure_is_kept_as_svg_and_png(browser: Browser, tmp_path: Path, name:
     drawn, text = list(svg.iter()), " ".join(svg.itertext())
     assert not any(e.get("class") or e.tag.endswith("button") for e in drawn), "it needs no styles of the page"
     assert all("var(" not in value for e in drawn for value in e.attrib.values())
-    for wanted in {"curves": ["Learning curves", "ward 3", "round"], "spread": ["Spread", "better →"]}.get(
-        name, ["of each feature", "no s", "or less", "ward 3", "feature "]
-    ):
+    for wanted in {
+        "curves": ["Learning curves", "ward 3", "round"],
+        "sites": ["How well each site is served", "better →"],
+    }.get(name, ["of each feature", "no s", "or less", "ward 3", "feature "]):
         assert wanted in text
     if name == "b_in":
         assert sum(e.get("r") == "3" for e in drawn) == 2, "the marks"

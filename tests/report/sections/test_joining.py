@@ -111,7 +111,7 @@ def test_the_answer_and_the_next_step_name_the_sites() -> None:
     shown = contents(page)
     site = dict(zip(page.verdicts.verdict, page.verdicts.site, strict=True))
     text = re.sub(r"<[^>]+>", "", str(shown["answer"]))
-    assert text.startswith(f"Joining is worth it at {site['yes']}; it makes the model worse at {site['no']}")
+    assert text.startswith(f"Joining is worth it at {site['yes']}; makes the model worse at {site['no']}")
     steps = [re.sub(r"<[^>]+>", "", str(step)) for step in shown["next"]]
     assert site["no"] in steps[0]
     assert site["yes"] in steps[1]

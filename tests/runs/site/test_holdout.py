@@ -66,7 +66,6 @@ def test_a_site_sees_the_same_of_its_own_rows_and_on_its_private_page(run: vt.Ru
     marks = {"classes": "ROC curve at va", "number": "What was true at va", "time": "high risk fared at va"}
     assert marks[kind] in unescape(section)
     assert [marks[k] in unescape(section) for k in marks].count(True) == 1
-    assert "<script" not in html
 
 
 def test_of_other_rows_the_private_page_says_nothing(run: vt.Run) -> None:

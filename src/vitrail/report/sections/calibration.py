@@ -68,11 +68,12 @@ def contents_of(run: Run) -> Contents:
     order = sorted(counts, key=lambda site: -far[site])
     benefits = {site: net_benefit(c) for site, c in counts.items()}
     two, drawn = len(target.levels) == 2, order[:PANELS]
+    cut = any(len(benefits[site].at) for site in drawn)
     return {
         "event": event_words(target.levels),
         "two": two,
         "calibration": side_by_side((s, calibration_figure(s, counts[s], run.study.unit_word)) for s in drawn),
-        "benefit": side_by_side((s, benefit_figure(s, benefits[s])) for s in drawn) if two else "",
+        "benefit": side_by_side((s, benefit_figure(s, benefits[s])) for s in drawn) if two and cut else "",
         "rows": [bedside_row(site, counts[site], benefits[site] if two else None) for site in order],
         "off": [site for site in order if is_off(counts[site])],
         "more": len(order) - len(drawn),

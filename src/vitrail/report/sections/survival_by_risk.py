@@ -194,7 +194,7 @@ def site_panel(site: str, groups: Groups, study: Study, few: Mapping[str, str]) 
     classes = {group: svg.colour(i) for i, group in enumerate(GROUPS)}
     series = [_series(group, curve, classes[group], SHIFT * (i - 1), target.unit)
               for i, (group, curve) in enumerate(shown.items())]  # fmt: skip
-    at_risk = any(math.isfinite(v) for curve in groups.values() for v in curve.left)
+    at_risk = any(math.isfinite(v) for curve in groups.values() for _, v in _numbers(curve)[1:])
     numbers = {group: _numbers(curve) for group, curve in groups.items()}
     lost = any(not math.isfinite((curve.exact.low if curve.exact else curve.low)[-1]) for curve in shown.values())
     reason = WEIGHED if study.weight_column else NOT_TOLD

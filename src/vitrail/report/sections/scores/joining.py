@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 ANSWERED = {
-    "yes": "it is worth it",
-    "no": "it makes the model worse",
-    "no harm": "it does no harm",
-    "cannot tell": "it may help or harm (nobody can tell)",
+    "yes": "is worth it at",
+    "no": "makes the model worse at",
+    "no harm": "does no harm at",
+    "cannot tell": "the data cannot tell for",
 }
 BRIER = ("baseline", "alone", "together")  # in the order in which they are drawn
 
@@ -71,13 +71,12 @@ def contents(page: Page) -> Contents:
 
 def answer(verdicts: Sequence[Mapping[Any, Any]]) -> Markup:
     """How many sites got which answer, and who."""
-    parts: list[Markup] = []
-    for verdict, words in ANSWERED.items():
-        if sites := [name(v["site"]) for v in verdicts if v["verdict"] == verdict]:
-            parts.append(
-                Markup("{} at {}").format(words if parts else words.replace("it ", "Joining ", 1), listed(sites))
-            )
-    return Markup("{}.").format(Markup("; ").join(parts))
+    sites = {kind: [name(v["site"]) for v in verdicts if v["verdict"] == kind] for kind in ANSWERED}
+    given = [kind for kind in ANSWERED if sites[kind]]
+    if given == ["cannot tell"]:
+        return Markup("The data cannot tell whether joining is worth it for {}.").format(listed(sites["cannot tell"]))
+    parts = [Markup("{} {}").format(ANSWERED[kind], listed(sites[kind])) for kind in given]
+    return Markup("Joining {}.").format(Markup("; ").join(parts))
 
 
 def next_steps(page: Page, verdicts: Sequence[Mapping[Any, Any]]) -> list[Markup]:
