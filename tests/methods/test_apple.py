@@ -210,4 +210,4 @@ def test_the_consent_form_says_what_is_told(shows: bool) -> None:
     words = "how much of each core is mixed into your own model"
     assert (words in leaves) is shows
     assert (words in never) is not shows
-    assert "how many rows you train on, of which every site is told your share" in leaves
+    assert "how many rows you train on; every site receives your share of all rows" in leaves

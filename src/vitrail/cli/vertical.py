@@ -25,7 +25,7 @@ def match(
     study: StudyFile,
     data: Annotated[Path, typer.Option("--data", help="A folder with a table for each party, named after it.")],
     places: Annotated[
-        bool, typer.Option("--places", help="All parties consent: each is told which of its rows are in common.")
+        bool, typer.Option("--places", help="All parties consent: each learns which of its rows are in common.")
     ] = False,
     out: Annotated[Path, typer.Option(help="The folder for each party's own file, with --places.")] = Path("match"),
 ) -> None:

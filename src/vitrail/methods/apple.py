@@ -72,7 +72,7 @@ class Up(NamedTuple):
 
 
 class RowCount(NamedTuple):
-    rows: Annotated[Tensor, "how many rows you train on, of which every site is told your share"]  # [site]
+    rows: Annotated[Tensor, "how many rows you train on; every site receives your share of all rows"]  # [site]
 
 
 class Work(NamedTuple):

@@ -141,7 +141,7 @@ def why(
     if not crossed:
         return text + f"too near to nothing for {rows} test {row}s."
     if answer.verdict == NO_HARM:
-        gains = "it does not gain" if high < 0 else "whether it gains cannot be told"
+        gains = "it does not gain" if high < 0 else "whether it gains is unclear"
         text += f"joining costs less than {harm:.3f}, which counts as no harm; {gains}. "
     else:
         text += f"too near to nothing for {rows} {row}s. "

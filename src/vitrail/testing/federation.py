@@ -121,7 +121,7 @@ def worst(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> tuple[float
             return torch.inf, f"{name}, of shape {list(v.shape)} against {list(w.shape)}"
         v, w = v.double(), w.double()
         if not torch.equal(v.isnan(), w.isnan()):
-            return torch.inf, f"{name}, which is no number in one of them"
+            return torch.inf, f"{name}, which is not a number in one of them"
         size = float((v - w).nan_to_num(0.0).abs().max()) if v.numel() else 0.0
         largest = max(largest, (size, name), key=lambda f: f[0])
     return largest

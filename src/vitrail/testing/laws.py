@@ -147,7 +147,7 @@ def nothing_private_travels(trial: Trial) -> None:
                     continue
                 what = f"{name}, which {run.engine.names[i]} keeps after {when(here.stage, here.round - 1)}, is in"
                 _hold(not reports.hold(mine), f"{what} a report, number for number")
-                _hold(not downs.hold(mine), f"{what} what sites are told, number for number")
+                _hold(not downs.hold(mine), f"{what} what sites receive, number for number")
 
 
 def _says_something(value: Tensor) -> bool:

@@ -196,8 +196,8 @@ def test_names_that_clash(folder: Path, place: Path) -> None:
         return enrolment.invite(place / "heart.toml", sites, "", seed)
 
     before = (folder / "coordinator.json").read_bytes()
-    refused("cannot be told apart", invite, "BASEL")
-    refused("cannot be told apart", invite, "Genf", "Genf")
+    refused("look alike", invite, "BASEL")
+    refused("look alike", invite, "Genf", "Genf")
     error = refused("cannot be a site's name", invite, "", "a\nb", "é" * 100, "genf", "Genf")
     assert len(error.problems) == 4, "all at once"
     refused("--seed", lambda: invite("Genf", seed=-1))

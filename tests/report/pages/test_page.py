@@ -189,7 +189,7 @@ def test_findings_name_the_right_sites(compare: Page, seen: Reader) -> None:
         ]
     assert "gain" in gains
     assert "loses" in loses
-    assert "cannot be told" in unsure
+    assert "unclear" in unsure
     out = compare.ledger.query("method == 'fedavg' and direction == 'from site' and site == 'va'")["bytes"].sum()
     assert size(out) in sent
     assert "No rows left any site" in sent
@@ -209,7 +209,7 @@ def test_verdict_words_in_table_and_figure(compare: Page, seen: Reader) -> None:
 def test_nobody_can_tell(compare: Page) -> None:
     verdicts = compare.verdicts.assign(verdict="cannot tell")
     joining = read(dataclasses.replace(compare, verdicts=verdicts)).findings[1]
-    assert joining.startswith("It cannot be told whether joining is worth it for ")
+    assert joining.startswith("Whether joining is worth it is unclear for ")
     assert all(f"{site} (" in joining for site in HEART)
 
 

@@ -44,7 +44,7 @@ def test_on_one_machine_it_is_one_process(run: Run) -> None:
     assert row[1] == f"{run.info['footprint']['cpu']:.1f} s"
     assert run.info["footprint"]["peak"] > 5e7  # torch alone takes more
     page = render(page_of(run))
-    assert "cannot be told apart" in page
+    assert "what each would have used alone is not known" in page
     assert "Energy is not told" in page
 
 

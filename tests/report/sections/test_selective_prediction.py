@@ -85,7 +85,7 @@ def test_where_it_does_not_help_the_page_says_so() -> None:
     )  # fmt: skip
     assert "instead of 80.0 % (+2.0 points, 95 % interval +" in clear
     assert "from chance" not in clear
-    assert "That cannot be told from chance here." in unclear
+    assert "This may be chance." in unclear
     assert "gains nothing here: the model is right in 80.0 % of the rest, and in 80.0 % of all" in none
     assert "gains nothing here" in worse
     assert "It is less sure where it is right." in worse

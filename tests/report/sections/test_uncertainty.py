@@ -177,7 +177,7 @@ def test_the_strip_says_who_was_chosen_and_why() -> None:
     wide = drawings(section)[0]
     cells = {e.text or "" for e in wide.iter("title")}
     assert "ward 0, round 1: chosen: of the surer half" in cells
-    assert "ward 4, round 2: chosen by lot" in cells
+    assert "ward 4, round 2: chosen at random" in cells
     assert "ward 4, round 1: not chosen" in cells
     assert "ward 1, round 5: away" in cells
     kinds = [e.get("class") for e in wide.iter("rect")]
@@ -205,7 +205,7 @@ def test_a_long_run_is_drawn_in_spans() -> None:
         full = [e for e in drawing.iter("rect") if e.get("class") == "h6"]
         assert len(full) - 1 == cells * 6
     words = {e.text or "" for e in wide.iter("title")}
-    assert "ward 4, rounds 1 to 4: chosen by lot 2 times" in words
+    assert "ward 4, rounds 1 to 4: chosen at random 2 times" in words
     half = {e.get("height") for e in wide.iter("rect") if e.get("class") == "h9"} - {"12"}
     whole = {float(e.get("height", 0)) for e in wide.iter("rect") if e.get("class") == "h6"} - {12.0}
     assert {2 * float(h) for h in half} == {max(whole)}, "half of a cell"

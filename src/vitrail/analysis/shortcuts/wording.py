@@ -37,7 +37,10 @@ def calm(standing: ShortcutSignals) -> str:
     if too_few(standing):
         return "Fewer than three sites told how their models do: of two that differ nobody can say which is odd."
     if not standing.cells:
-        return "Too little was told to say whether a site's class stands out: the prototypes' distance alone cannot."
+        return (
+            "The sites reported too little to say whether a site's class stands out: the distance of the "
+            "prototypes alone cannot show it."
+        )
     return (
         f"No site's class stands out: nothing in {standing.cells} cells (a class at a site) is rarer than what "
         f"{100 * standing.level:.0f} in 100 federations without any shortcut show. That is no proof that there is none."

@@ -158,9 +158,7 @@ def name_problems(sites: Iterable[str], enrolled: Mapping[str, Mapping[str, Any]
             what = f"{name!r} was removed from the study for good."
             yield Problem("--site", what, "To let it in again, invite it under another name.")
         if (other := folded.get(name.casefold())) is not None and (other != name or name not in enrolled):
-            yield Problem(
-                "--site", f"{name!r} and {other!r} cannot be told apart.", "Give each site a name of its own."
-            )
+            yield Problem("--site", f"{name!r} and {other!r} look alike.", "Give each site a name of its own.")
         if any(entry["identity"] == identity_of(name) and n != name for n, entry in enrolled.items()):
             yield Problem("--site", f"{name!r} has the short name of another site.", "Change the name a little.")
         folded.setdefault(name.casefold(), name)

@@ -38,7 +38,7 @@ def masked_moments(sums: SumCoordinator, names: Sequence[str]) -> Callable[[Matr
         columns = zip(rows.tolist(), total, squares, map(Fraction, mean.tolist()), strict=True)
         spread = np.array([float(square - m * (2 * first - int(n) * m)) for n, first, square, m in columns])
         if (rows < 0).any() or (spread < -rows * (NEGLIGIBLE * (1 + np.abs(mean))) ** 2).any():
-            what = "what sites said of their columns cannot be: a count or a sum of squares below zero."
+            what = "what sites reported about their columns cannot be: a count or a sum of squares is below zero."
             raise StudyStopped("common scale", what, HINT)
         return [Moments(rows, spread.clip(min=0.0))]
 

@@ -96,7 +96,7 @@ class Site:
         self.home, self.within = base, ""  # of the run at hand; of a fold, which
         self.notices: list[str] = []  # for people here, of what was refused or looks odd; whoever shows them, clears it
         if lost := len(frame) - len(self.rows):
-            self.notices.append(f"{describe_lost(lost, len(frame), agreement.study)}. Nobody else is told.")
+            self.notices.append(f"{describe_lost(lost, len(frame), agreement.study)}. This stays at this site.")
         self.data: SiteData | None = None
 
     def answer(self, question: Message) -> Message:

@@ -69,7 +69,7 @@ class SiteFolds:
         elif kind not in KINDS:
             what = f"a fold has no {kind[:20]!r}."
         elif words.get("score"):  # on a tenth of the rows, and again on another tenth: much could be told from that
-            what = "of a fold no score is told."
+            what = "no score is reported for a fold."
         elif type(run) is not str:
             what = "it names no run."
         else:

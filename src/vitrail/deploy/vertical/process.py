@@ -176,7 +176,10 @@ class Officer:
                 self.say(f"{several(count, 'id')} in common with {' and '.join(guests)}.")
             if not self.places and not self._asked():
                 what = f"nobody here agreed that each party learns which rows these {rows} are."
-                hint = "Join with --places to agree; the number was told, and nothing else."
+                hint = (
+                    "Join with --places to agree. The other parties learned the number of common rows, and nothing "
+                    "else."
+                )
                 raise PlacesRefused("places", what, hint)
             write_atomically(self.kit.home / "places.json", json.dumps({"mark": mark, "rows": rows}))
 

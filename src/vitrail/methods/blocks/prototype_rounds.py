@@ -30,7 +30,7 @@ class State(NamedTuple):
     alone: Annotated[Params, "the model that is trained on your pictures alone"]
     alone_ending: Annotated[Params, "its prototypes and last layer, made of your own pictures"]
     patches: Annotated[Tensor, "which of your pictures, and which place in it, each prototype is taken from"]
-    easy: Annotated[Tensor, "how well your pictures of each class were told after the warm-up"]  # [site, class]
+    easy: Annotated[Tensor, "how well your pictures of each class were recognised after the warm-up"]  # [site, class]
     memory: Annotated[Params, "what the optimiser remembers of your last batches"] = {}  # noqa: RUF012
     alone_memory: Annotated[Params, "what the optimiser remembers of them for that model"] = {}  # noqa: RUF012
 

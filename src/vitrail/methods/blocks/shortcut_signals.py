@@ -120,7 +120,7 @@ def shows(of: InDISCO) -> tuple[AnyExchange, ...]:
         return {"distance": between.unflatten(1, (net.outputs, net.per_class)).mean(2)}
 
     far = "how far the prototypes of your own lie from the shared ones, a mean for each class"
-    easy = "how well your pictures of each class were told after the warm-up: a mean loss for each"
+    easy = "how well your pictures of each class were recognised after the warm-up: a mean loss for each"
     by_class = ("site", "class")
     exchanges: list[AnyExchange] = [OfferModel(of), Try(of)] if of.travel else []
     if of.share != "no":

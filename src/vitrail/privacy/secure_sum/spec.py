@@ -62,7 +62,7 @@ class SumSpec:
         """What values add up to; refused where the zeros beside them do not."""
         parts = self.apart(total)
         if parts.pop(ZERO).any():
-            what = "the masks do not cancel: a report was changed, or sites were told different things."
+            what = "the masks do not cancel: a report was changed, or sites were sent different things."
             raise SumRefused("sum", what)
         return {k: v.view(np.int64) / 2.0 ** self.places(k) for k, v in parts.items()}
 

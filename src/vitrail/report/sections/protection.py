@@ -130,9 +130,7 @@ def _outlier_sentence(sites: list[str], mine: np.ndarray, rows: np.ndarray) -> M
     if one:
         text += "it lies, or its rows differ much from the others’. Ask what it trained on."
     else:
-        text += (
-            "one of them lies, or their rows differ much from the others’; which of them cannot be told from a total."
-        )
+        text += "one of them lies, or their rows differ much from the others’; a total does not show which."
     times = number(float(np.nanmedian(mine)), 1)
     what = ("reports", "site") if one else ("groups", "group")
     return Markup(text).format(who, what[0], first, len(rows), times, what[1])

@@ -79,7 +79,7 @@ def _whole(change: HandoverGain, sites: int, handed: str) -> Markup:
     head = f"Handing the least sure {handed} of the cases to a person"
     if change.value > 0:
         text = head + ", the model is right in {} of the rest, instead of {}"
-        chance = "" if change.low > 0 else " That cannot be told from chance here."
+        chance = "" if change.low > 0 else " This may be chance."
     else:
         text = head + " gains nothing here: the model is right in {} of the rest, and in {} of all"
         chance = " It is less sure where it is right." if change.high < 0 else ""

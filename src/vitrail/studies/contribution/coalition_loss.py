@@ -85,7 +85,7 @@ class CoalitionLoss:
             self.evaluations += n
         got = np.concatenate(out)
         if not np.isfinite(got).all():
-            what = f"a coalition's loss on the test {self.run.study.row_word}s of {self.user!r} is no number."
+            what = f"the loss of a coalition on the test {self.run.study.row_word}s of {self.user!r} is not a number."
             raise VitrailError("the run diverged", [Problem("the run", what, "Train it with a lower learning rate.")])
         return got
 

@@ -310,7 +310,7 @@ def _between(value: Floats, resampled: Floats, half: Floats) -> tuple[Floats, Fl
 def _how(way: str, sites: int) -> str:
     if way == LOO:
         return "everybody, and everybody but one"
-    return "all groups" if sites <= EXACT else "groups drawn by lot, each with its complement"
+    return "all groups" if sites <= EXACT else "groups drawn at random, each with its complement"
 
 
 def _notes(tested: CoalitionLoss) -> list[str]:

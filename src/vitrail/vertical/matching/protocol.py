@@ -128,7 +128,7 @@ class End:
             raise MatchRefused(where, "that list was never here.")
         places = read_places(came, len(order), where)
         if came.owner in self._opened or len(places) < self.rules.at_least:
-            what = "they were told before." if came.owner in self._opened else "they are fewer than was agreed."
+            what = "they were sent before." if came.owner in self._opened else "they are fewer than was agreed."
             raise MatchRefused(where, what)
         self._opened.add(came.owner)
         return Places(came.owner, order[places].astype("<u4").tobytes())

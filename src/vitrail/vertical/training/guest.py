@@ -73,7 +73,7 @@ class Guest:
         which must stay the same as long as people are asked about, else new."""
         if columns.shape != (terms.rows, offer.columns) or not bool(columns.isfinite().all()):
             what = f"expected {terms.rows} rows of {offer.columns} numbers, got {tuple(columns.shape)}"
-            what += "." if columns.shape != (terms.rows, offer.columns) else " with some that are no numbers."
+            what += "." if columns.shape != (terms.rows, offer.columns) else " with some values that are not numbers."
             raise VitrailError("a guest's rows do not fit", [Problem(offer.name, what, "Match and encode again.")])
         self.name, self.offer, self.terms, self.rule, self.ration = offer.name, offer, terms, rule, ration
         self.columns = columns
@@ -245,7 +245,7 @@ class GuestProgram:
             self.mailbox.post(self.host, Refused(error.to_outside()))
 
     def _wrong(self, what: str) -> VitrailError:
-        return MessageRefused(f"letter from {self.host}", what, "Nothing was told.")
+        return MessageRefused(f"letter from {self.host}", what, "Nothing was revealed.")
 
 
 def noise_of(people: Sequence[str], secret: bytes, count: int) -> Tensor:

@@ -81,7 +81,7 @@ def _which(rounds: np.ndarray) -> str:
 def _reason(choice: ConfidenceChoice, part: Sequence[int], here: int, of: int) -> str:
     if not here:
         return "away"
-    words = ["chosen"] if choice.sure is None else ["chosen: of the surer half", "chosen by lot"]
+    words = ["chosen"] if choice.sure is None else ["chosen: of the surer half", "chosen at random"]
     if of == 1:
         return next((w for w, count in zip(words, part, strict=False) if count), "not chosen")
     times = [f"{w} {count} times" for w, count in zip(words, part, strict=False) if count]

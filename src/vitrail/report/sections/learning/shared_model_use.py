@@ -160,7 +160,7 @@ def _worse(use: SharedModelUse, keep: str) -> list[Markup]:
         return [Markup("Nobody is served worse than alone: everybody is alone.")]
     out = []
     if use.worse is None:
-        out.append(Markup("How many sites it serves worse than alone cannot be told of so few sites."))
+        out.append(Markup("With so few sites it is not known how many of them it serves worse than training alone."))
     else:
         w = use.worse
         many = f"{number(w.share * w.sites, 1)} of {several(w.sites, 'site')} ({share(w.share)})"

@@ -235,9 +235,9 @@ def _joining(page: Page) -> list[Markup]:
         if len(verdicts) > 6:  # how many comes before who
             who = Markup("{} of {} sites ({})").format(len(sites), len(verdicts), listed(sites, 2))
         if verdict == "cannot tell" and not said:
-            return [Markup("It cannot be told whether joining is worth it for {}.").format(who)]
+            return [Markup("Whether joining is worth it is unclear for {}.").format(who)]
         if verdict == "cannot tell":
-            said.append(Markup("for {} it cannot be told").format(who))
+            said.append(Markup("for {} it is unclear").format(who))
         else:
             said.append(Markup("{} {}").format(who, words.format("s" if len(sites) == 1 else "")))
     unit = f" (saved {metric_words(page.yardstick)})" if page.crossed else ""
