@@ -18,9 +18,9 @@ STAYS = "It is private to the site: it shows shares and scores of the site’s o
 FOLDED = 15  # rows of a table from which on it is folded
 STANDARDISED = {
     "global": "Numbers are standardised by the mean and spread of all sites together.",
-    "local": "Numbers are standardised by the site’s own mean and spread.",
     "none": "Numbers are not standardised.",
 }
+OWN_SCALE = "Numbers are standardised by the site’s own mean and spread."
 
 
 class CardTable(NamedTuple):
@@ -243,7 +243,7 @@ def _made(card: Card) -> CardSection:
     facts = [
         ("Method", f"{card.method}, {several(training.rounds, 'round')}, seed {card.seed}"),
         ("Network", f"{study.network.kind}{_hidden(card)}"),
-        ("Predictors", study.images.words if study.images else STANDARDISED[study.standardise]),
+        ("Predictors", study.images.words if study.images else STANDARDISED.get(study.standardise, OWN_SCALE)),
         *([("Class imbalance", weights)] if study.target.kind == "classes" else []),
         ("Recalibration", constant),
         ("Internal validation", f"{study.row_word.capitalize()}s that no training saw; how many is listed under Data."),
