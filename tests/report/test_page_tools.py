@@ -39,9 +39,8 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 def test_every_figure_can_be_saved(browser: Browser, files: dict[str, Path], name: str) -> None:
     """As often as there are figures with a drawing, and under a name of its own."""
     browser.open(files[name])
-    drawings = (
-        "[...document.querySelectorAll('svg[role=img]')].map(s => s.closest('[data-figure]') ?? s.closest('figure'))"
-    )
+    around = "s => s.closest('[data-figure]') ?? s.closest('figure') ?? s.closest('.panels')"
+    drawings = f"[...document.querySelectorAll('svg:is([role=img], [role=group])')].map({around})"
     assert browser.ask(f"{drawings}.every(f => f !== null)"), "a drawing outside of any figure"
     figures = f"[...new Set({drawings})]"
     assert browser.ask(f"{figures}.every(f => f.querySelectorAll(':scope > .keep button').length === 2)")

@@ -35,7 +35,7 @@ addEventListener("DOMContentLoaded", () => {
     return shape;
   }
 
-  const figureOf = svg => svg.closest("[data-figure]") ?? svg.closest("figure");
+  const figureOf = svg => svg.closest("[data-figure]") ?? svg.closest("figure") ?? svg.closest(".panels");
 
   function about(figure) { // its name, title and note; those of a figure that has none are those of its drawing
     const drawing = figure.querySelector("svg:is([role=img], [role=group]) > title").textContent, { figure: name, title, note } = figure.dataset;
@@ -52,7 +52,7 @@ addEventListener("DOMContentLoaded", () => {
   }
 
   function drawn(figure) { // one drawing on white: title, key, then the parts from left to right
-    const legend = figure.closest("figure").querySelector(".legend");
+    const legend = figure.closest("figure")?.querySelector(".legend");
     const parts = [...figure.querySelectorAll("svg:not(.narrow, .legend)")].filter(svg => figureOf(svg) === figure);
     const text = (size, weight, words) => make("text", { "font-size": size, "font-weight": weight, fill: "#1d2126" }, words);
     const placed = [], { name, title, note } = about(figure);
@@ -70,7 +70,7 @@ addEventListener("DOMContentLoaded", () => {
     }
     if (x) { x = 0; y += 22; }
     for (const part of legend ? [legend, ...parts] : parts) {
-      const { width, height } = part.viewBox.baseVal, head = part.closest(".panel")?.querySelector("h3").textContent;
+      const { width, height } = part.viewBox.baseVal, head = part.closest(".panel")?.querySelector("h3")?.textContent;
       if (x && x + width > LINE) end();
       if (head) place(text(14, 600, head), x, y + 14);
       place(copy(part), x, y + (head ? 22 : 0));
@@ -127,12 +127,15 @@ addEventListener("DOMContentLoaded", () => {
     return made;
   }
 
+  const titles = new Map(); // of figures, and how many have it
   function offerToKeep() { // buttons at every figure, and one that prints the page
     for (const figure of new Set([...document.querySelectorAll("svg[role=img], svg[role=group]")].map(figureOf))) {
       if (!figure || figure.querySelector(":scope > .keep")) continue;
+      const { title } = about(figure), again = (titles.get(title) ?? 0) + 1, label = again > 1 ? `${title} (${again})` : title;
+      titles.set(title, again);
       const line = document.createElement("p");
       line.className = "keep";
-      line.append(...Object.entries(KINDS).map(([kind, act]) => button(kind, `Save as ${kind}: ${about(figure).title}`, () => act(figure))));
+      line.append(...Object.entries(KINDS).map(([kind, act]) => button(kind, `Save as ${kind}: ${label}`, () => act(figure))));
       figure.prepend(line);
     }
     const head = document.querySelector("header > .kind");
