@@ -33,7 +33,7 @@ class SitePredictor(NamedTuple):
     state: Any  # its settled state, stacked over this one site
     loss: Loss  # with the site's own constant
 
-    def __call__(self, x: NDArray[Any]) -> Floats:
+    def answers(self, x: NDArray[Any]) -> Floats:
         with torch.no_grad():
             rows = torch.from_numpy(x).to(self.task.like.device)
             z = self.method.predict(self.task, self.state, rows[None])[0]
@@ -44,6 +44,11 @@ def in_units(study: Study, answers: NDArray[Any]) -> Floats:
     """A number in the target's own unit; shares as they are."""
     values = np.asarray(answers, np.float64)
     return values * study.target.scale + study.target.center if study.target.kind == "number" else values
+
+
+def _only(settled: Any, at: int) -> Any:
+    """The settled state of one site, stacked over this site alone."""
+    return map_tensors(lambda t: t[at : at + 1].clone(), settled)
 
 
 def collect_answers(judge: Evaluator, settled: Any) -> dict[str, HeldOutAnswers]:
@@ -58,8 +63,8 @@ def collect_answers(judge: Evaluator, settled: Any) -> dict[str, HeldOutAnswers]
         some = slice(0, 0) if study.images else slice(0, many, -(-many // MOST_ROWS) or 1)
         cut = None if judge.thresholds is None else judge.thresholds[i]
         loss = placed(task.loss, None if constants is None else constants[i])
-        state = None if study.images else map_tensors(lambda t, at=at: t[at : at + 1].clone(), settled)
-        predict = SitePredictor(study, method, task, state, loss)
+        state = None if study.images else _only(settled, at)
+        predict = SitePredictor(study, method, task, state, loss).answers
         x = rows[i][some].cpu().numpy().copy()
         out[site.name] = HeldOutAnswers(y[i, :many], p[i, :many], site.test_persons, site.test_w, cut, x, predict)
     return out
