@@ -367,7 +367,7 @@ def test_scores_of_a_card_and_of_guests_lie_in_their_intervals_in_95_of_100() ->
         y = rng.integers(0, 2, 120)
         hosts, guests = (np.where(rng.random(120) < share, y, 1 - y) for share in (0.7, 0.75))
         p, q = (np.stack([1 - said, said], 1).astype(float) for said in (hosts, guests))
-        ends = [_scores(STUDY, y, p, seed=seed)[0].told[1:]]
+        ends = [_scores(STUDY, y, p, seed=seed)[0].estimate[1:]]
         worth = guest_values(STUDY, y.astype(float), {"host": p, "both": q}, seed, draws=200).iloc[:2]
         ends += [tuple(worth[["low", "high"]].iloc[0]), tuple(worth[["gain_low", "gain_high"]].iloc[1])]
         held += [low <= truth <= high for (low, high), truth in zip(ends, (0.7, 0.7, 0.05), strict=True)]

@@ -78,7 +78,7 @@ def test_it_is_on_the_page_and_on_the_terminal(
     print_run(run)
     shown = capsys.readouterr().out
     assert ["auc", "baseline"] in [line.split()[1:3] for line in shown.splitlines()]
-    assert f"baseline: {SAME}" in shown
+    assert f"Baseline: {SAME}" in shown
 
 
 def test_few_rows_are_marked_in_files_and_on_pages(

@@ -171,7 +171,7 @@ def test_any_subset_of_the_facts_will_do() -> None:
         assert set(told.chances) == set(rest)
     only = judged(distance=whole["distance"])
     assert (only.cells, only.found) == (0, [])
-    assert "distance alone cannot" in calm(only)
+    assert "the distance of the prototypes alone cannot show it" in calm(only)
 
 
 def test_silent_sites_and_few_pictures_are_left_out() -> None:

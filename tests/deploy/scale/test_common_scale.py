@@ -189,7 +189,7 @@ def test_a_site_that_lies_ends_the_study_in_words(agreed: Agreement, tmp_path: P
         return answers
 
     way.ask = ask  # type: ignore[method-assign]
-    with pytest.raises(VitrailError, match=r"cannot be: a count or a sum of squares below zero.*serve STUDY --new"):
+    with pytest.raises(VitrailError, match=r"cannot be: a count or a sum of squares is below zero.*serve STUDY --new"):
         scale_of(way)
 
 

@@ -352,7 +352,7 @@ def test_the_same_numbers_are_added_to_one_list(purpose: str, tmp_path: Path) ->
             with pytest.raises(VitrailError, match="to the sum of another list of sites"):
                 attack.keys(LESS, [name])
             drawn = {n: dropout_tolerant.SumKeys(bytes([i]) * 32, bytes(32), b"", {}) for i, n in enumerate(LESS)}
-            with pytest.raises(VitrailError, match="asked before in this run, with another content"):
+            with pytest.raises(VitrailError, match="asked before in this run with other contents"):
                 attack.report(name, drawn)
     for name in LESS:  # the control: sites that forget
         shutil.rmtree(folder(attack, name))

@@ -251,7 +251,7 @@ def test_attack_a_host_that_asks_for_one_place_or_twice_is_refused() -> None:
     with pytest.raises(vt.VitrailError, match="fewer than was agreed"):
         lab.open(Places("hospital", few))
     lab.open(Places("hospital", np.arange(10, dtype="<u4").tobytes()))
-    with pytest.raises(vt.VitrailError, match="told before"):
+    with pytest.raises(vt.VitrailError, match="sent before"):
         lab.open(Places("hospital", np.arange(1, 11, dtype="<u4").tobytes()))
     with pytest.raises(vt.VitrailError, match="here before"):
         lab.lock(host.own())
