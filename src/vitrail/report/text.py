@@ -31,7 +31,7 @@ METRICS = {
     "time_log_loss": ("log loss of the time to the event", "per case"),
 }
 # the name, on pages, of whoever knows nothing: the most common class, the mean, or the life table of all
-SAME = "one answer to every row"
+SAME = "the same answer every time"
 FEW_MARK = "†"  # behind the name of a site whose scores stand on few rows
 WHY_NOT = {  # of so many rows
     "auc": "{} of one class, and the area under the ROC curve compares {}s of two.",

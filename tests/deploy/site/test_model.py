@@ -183,7 +183,7 @@ def test_it_looks_behind_its_findings(
     assert told.exit_code == 0, told.exception
     assert page.exists()
     both = run_cli(app, ["look", str(ran / "run"), "--kit", str(kit.folder), *given])
-    assert "expected one of them" in str(both.exception)
+    assert "expected a run folder with --site, or --kit" in str(both.exception)
 
 
 def test_what_it_looks_behind_is_of_no_other_site_alone(kit: enrolment.Kit, near: vt.Run) -> None:

@@ -247,7 +247,7 @@ def test_weights_that_jump_are_averaged_over_the_last_rounds() -> None:
 def test_the_line_of_one_answer_is_named_where_no_curve_is() -> None:
     user = contents_of(learned(), "accuracy (share)")["users"][0]
     for drawn in svgs(str(user["figure"])):
-        label = next(e for e in drawn.iter("text") if e.text == "one answer to every row")
+        label = next(e for e in drawn.iter("text") if e.text == "the same answer every time")
         assert label.get("class") == "label level"
         highest = min(float(e.get("y1", 0)) for e in drawn.iter("line") if e.get("class") == "grid")
         curves = [float(p.split(",")[1]) for e in drawn.iter("path") for p in e.get("d", "M0,999")[1:].split("L")]
