@@ -186,3 +186,14 @@ def test_every_number_of_ours_has_a_bound_and_a_default_within(kind: type) -> No
         assert field.default is None or fits(field.default, hint), field.name
         words = describe(hint)
         assert "number" not in words or any(sign in words for sign in "<>"), f"{field.name}: {words}"
+
+
+def test_equal_numbers_in_different_bounds_are_different_bounds() -> None:
+    """`typing` keeps the first of two equal annotations: as tuples, the bound that a module loaded first would win."""
+    kept = [
+        Annotated[float, Lt(7919)],
+        Annotated[float, Le(7919)],
+        Annotated[float, Gt(7919)],
+        Annotated[float, Ge(7919)],
+    ]
+    assert [fits(7919.0, hint) for hint in kept] == [False, True, False, True]

@@ -164,25 +164,31 @@ def _misplaced(kind: type, method: bool) -> Iterator[str]:
                     yield f"`{k}` is declared by the method, not by one of its exchanges"
 
 
-class Ge(NamedTuple):
-    """A bound of a hyperparameter: at least. Bounds of annotated-types will do as well."""
+@dataclass(frozen=True)
+class Ge:
+    """A bound of a hyperparameter: at least. Bounds of annotated-types will do as well.
+
+    These are no tuples: `Le(1) == Lt(1)` would hold for tuples, and `typing` keeps one of two equal annotations."""
 
     ge: float
 
 
-class Gt(NamedTuple):
+@dataclass(frozen=True)
+class Gt:
     """A bound of a hyperparameter: more than."""
 
     gt: float
 
 
-class Le(NamedTuple):
+@dataclass(frozen=True)
+class Le:
     """A bound of a hyperparameter: at most."""
 
     le: float
 
 
-class Lt(NamedTuple):
+@dataclass(frozen=True)
+class Lt:
     """A bound of a hyperparameter: less than."""
 
     lt: float
