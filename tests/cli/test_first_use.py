@@ -7,6 +7,7 @@ import base64
 import json
 import math
 import re
+import runpy
 import shlex
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import typer
 from typer.testing import CliRunner
 
 import vitrail as vt
+from tests.support import ROOT
 from vitrail.cli import VERBS, app, completion
 from vitrail.cli import demo as cli_demo
 from vitrail.cli.examples import EXAMPLES
@@ -133,6 +135,22 @@ def test_the_demos_index_leads_to_every_page(demo) -> None:
     for other in ("pictures", "vertical"):
         assert f"vitrail demo {other}" in html
     assert "vitrail demo prototypes" not in html, "its pages are here already"
+
+
+def test_the_readmes_pictures_can_be_cut_from_the_demo(demo, tmp_path: Path) -> None:
+    """scripts/make_picture.py finds its elements on the pages; that of an explanation it makes itself."""
+    script = runpy.run_path(str(ROOT / "scripts" / "make_picture.py"))
+    cuts = [script["OPENING"], *script["SMALL"].values()]
+    for cut in (cut for cut in cuts if cut.page != "explained.html"):
+        alone = script["show_alone"](cut, demo[1])
+        assert len(re.findall("<body", alone)) == 1
+        shown = alone.split("<body>")[1]
+        assert f'"{cut.value}' in shown.partition(">")[0] + ">", cut
+        assert shown.count("<div") == shown.count("</div>")
+    with pytest.raises(SystemExit, match="no element"):
+        script["ElementFinder"]("<p class='a'><b>x</b></p>", "class", "b")
+    found = script["ElementFinder"]("<i></i><p class='a b'>\n<p class='c'>x<br></p></p><p></p>", "class", "b")
+    assert found.text == "<p class='a b'>\n<p class='c'>x<br></p></p>"
 
 
 def test_the_demos_repair_can_be_copied(demo) -> None:
