@@ -3,9 +3,11 @@ a verdict is not what the table above it shows."""
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import re
+import runpy
 import shlex
 from pathlib import Path
 
@@ -16,12 +18,16 @@ import typer
 from typer.testing import CliRunner
 
 import vitrail as vt
+from tests.support import ROOT
 from vitrail.cli import VERBS, app, completion
 from vitrail.cli import demo as cli_demo
 from vitrail.cli.examples import EXAMPLES
 from vitrail.cli.output import EVERY, Lines, print_comparison, show_progress
+from vitrail.report.pages.demo_picture import DemoPicture, FramedPicture
 from vitrail.report.pages.index import ABOUT, Demo, DemoPage, read_demo, write_index
+from vitrail.report.sections.scores.joining import SiteGain
 from vitrail.report.sections.scores.verdict_differences import why_apart
+from vitrail.report.text import Interval
 from vitrail.studies.compare.result import Comparison, OutOfFold
 
 KINDS = {"one": "the first", "two": "the second"}
@@ -29,15 +35,26 @@ KINDS = {"one": "the first", "two": "the second"}
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """What the demo prints, and its folder; short, and in this process."""
+    """What the demo prints, and its folder; in this process. The four hospitals and one run are cut short; the three
+    clinics are as they are, and the X-rays are every second picture."""
     out, load, compared = tmp_path_factory.mktemp("first") / "demo", vt.Study.load, cli_demo._compared
+    few = {name: frame[::2] for name, frame in vt.datasets.pneumonia().items()}
+
+    def shorter(path: Path) -> vt.Study:
+        quick = {"training": {"rounds": 1}, "network": {"hidden": [4]}}
+        return load(path).with_changes(**quick) if path.name == "heart_disease.toml" else load(path)
+
+    def compared_shorter(study, sites, methods, seeds, folds, at, words, **more):
+        if "hospitals" in words:
+            return compared(study, sites, ["local", "fedavg"], 1, 2, at, words)
+        return compared(study, sites, methods, seeds, folds, at, words, **more)
+
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("vitrail.cli.demo.cores", lambda: 1)
-        patched.setattr(cli_demo, "_compared", lambda study, sites, seeds, folds, at: compared(study, sites, 1, 2, at))
-        patched.setattr("vitrail.cli.demo.parse_methods", lambda given: ["local", "fedavg"])
-        quick = {"training": {"rounds": 1}, "network": {"hidden": [4]}}
-        patched.setattr(vt.Study, "load", lambda path: load(path).with_changes(**quick))
-        done = CliRunner().invoke(app, ["demo", "--seeds", "1", "--out", str(out)])
+        patched.setattr(cli_demo, "_compared", compared_shorter)
+        patched.setattr(vt.Study, "load", shorter)
+        patched.setattr(vt.datasets, "pneumonia", lambda: few)
+        done = CliRunner().invoke(app, ["demo", "--out", str(out)])
     assert done.exit_code == 0, done.output
     return done.output, out
 
@@ -45,7 +62,8 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
 def test_the_demo_opens_with_what_it_is_for(demo) -> None:
     told, _ = demo
     fit, joining = told.index("WHOSE DATA DOES NOT FIT?"), told.index("IS JOINING WORTH IT?")
-    assert len(told[:fit].splitlines()) <= 2
+    assert len(told[:fit].splitlines()) <= 3
+    assert "about a minute" in told[:fit], "how long it takes is said before it is waited for"
     found = told.index("hungarian, chol: in another unit")
     assert fit < told.index("With a mistake of ours: hungarian's chol in mmol/L instead of mg/dL") < found < joining
     assert "mg/dL = mmol/L x 38.67" in told
@@ -54,6 +72,45 @@ def test_the_demo_opens_with_what_it_is_for(demo) -> None:
     shown = [kind.catalogue.title for kind in vt.methods.TABLE.values()]
     assert not [line for line in told.splitlines() if line.startswith(tuple(shown))], "no table of methods"
     assert "Janosi" in told[joining:], "thanks come last, and come"
+    assert "MedMNIST" in told[joining:]
+
+
+def test_the_demo_has_a_yes_a_no_and_a_cannot_tell(demo) -> None:
+    """By the rule that every comparison uses, on clinics that are marked as ours wherever they are shown."""
+    told, out = demo
+    clinics = told[told.index("Semi-synthetic: three clinics that do not exist.") :]
+    answers = re.findall(r"^(newcomer|surgery|city) +(yes|no|cannot tell)\b", clinics, re.MULTILINE)
+    assert answers == [("newcomer", "yes"), ("surgery", "no"), ("city", "cannot tell")]
+    assert clinics.index("We wrote that into its outcomes") < clinics.index("worth it?")
+    assert "surgery, outcome" in clinics.split("worth it?")[0], "the screening has asked about it before any training"
+    verdicts = pd.read_csv(out / "clinics" / "verdicts.csv").set_index("site")
+    assert list(verdicts.verdict) == ["yes", "no", "cannot tell"]
+    assert verdicts.low["newcomer"] > 0 > verdicts.high["surgery"]
+    page, index = ((out / name).read_text() for name in ("clinics/report.html", "index.html"))
+    assert "Semi-synthetic: the 920 patients are real" in page
+    assert "outcomes at one clinic were changed" in page
+    assert "three clinics (semi-synthetic): yes for newcomer; no for surgery; cannot tell for city." in index
+    assert "semi-synthetic" not in (out / "compared" / "report.html").read_text().lower()
+
+
+def test_the_index_opens_with_the_picture(demo) -> None:
+    """What joining is worth at the clinics, beside an X-ray on which the place of the letter is framed."""
+    _, out = demo
+    html = (out / "index.html").read_text()
+    opening, rest = html.split("<main", 1)[1].split("</section>", 1)
+    assert "What was found" in rest
+    assert "Semi-synthetic: three clinics that do not exist" in opening
+    for site, kind in (("newcomer", "gain"), ("surgery", "loss"), ("city", "unsure")):
+        assert re.search(rf'<g class="verdict {kind}"><title>{site}: ', opening), site
+    encoded = re.search(r'src="data:image/png;base64,([^"]+)"', opening)
+    assert encoded
+    assert base64.b64decode(encoded[1]).startswith(b"\x89PNG")
+    framed = re.search(r'<i style="top: ([\d.]+)%; left: ([\d.]+)%; height: ([\d.]+)%; width: ([\d.]+)%">', opening)
+    assert framed
+    top, left, height, width = map(float, framed.groups())
+    assert top + height / 2 < 34, "the letter is at the upper right"
+    assert left + width / 2 > 66
+    assert "We wrote a letter into these pictures." in opening
 
 
 def test_the_demos_index_leads_to_every_page(demo) -> None:
@@ -63,18 +120,37 @@ def test_the_demos_index_leads_to_every_page(demo) -> None:
     assert "Is joining worth it? " in html
     links = re.findall(r'<a href="([^"#]+)"', html)
     assert links[0] == "findings.html"
-    assert {"compared/report.html", "look-hungarian.html"} <= {*links}
+    assert {"compared/report.html", "clinics/report.html", "look-hungarian.html"} <= {*links}
+    assert {"xrays/report.html", "xrays/look-referral.html"} <= {*links}
     for link in links:
         assert (out / link).is_file(), link
     assert "Stays at hungarian" in html
+    assert "Stays at referral" in html
     assert "likely wrong" in (out / "findings.html").read_text().lower()
     for page in ("findings.html", "run/report.html"):
         assert "a mistake that we wrote into it" in (out / page).read_text(), "nobody takes it for their data"
     assert "a mistake that we wrote" not in (out / "compared" / "report.html").read_text()
     assert "This stays at hungarian" in (out / "look-hungarian.html").read_text()
     assert "Is joining worth it?" in (out / "compared" / "report.html").read_text()
-    for other in ("pictures", "prototypes", "vertical"):
+    for other in ("pictures", "vertical"):
         assert f"vitrail demo {other}" in html
+    assert "vitrail demo prototypes" not in html, "its pages are here already"
+
+
+def test_the_readmes_pictures_can_be_cut_from_the_demo(demo, tmp_path: Path) -> None:
+    """scripts/make_picture.py finds its elements on the pages; that of an explanation it makes itself."""
+    script = runpy.run_path(str(ROOT / "scripts" / "make_picture.py"))
+    cuts = [script["OPENING"], *script["SMALL"].values()]
+    for cut in (cut for cut in cuts if cut.page != "explained.html"):
+        alone = script["show_alone"](cut, demo[1])
+        assert len(re.findall("<body", alone)) == 1
+        shown = alone.split("<body>")[1]
+        assert f'"{cut.value}' in shown.partition(">")[0] + ">", cut
+        assert shown.count("<div") == shown.count("</div>")
+    with pytest.raises(SystemExit, match="no element"):
+        script["ElementFinder"]("<p class='a'><b>x</b></p>", "class", "b")
+    found = script["ElementFinder"]("<i></i><p class='a b'>\n<p class='c'>x<br></p></p><p></p>", "class", "b")
+    assert found.text == "<p class='a b'>\n<p class='c'>x<br></p></p>"
 
 
 def test_the_demos_repair_can_be_copied(demo) -> None:
@@ -111,6 +187,40 @@ def test_what_is_no_demo_is_passed_over(told: str, tmp_path: Path) -> None:
     assert read_demo(tmp_path / "other") is None
     write_index(tmp_path / "demo", Demo("one", "One", "about", []), KINDS)
     assert not (tmp_path / "other" / "index.html").exists()
+
+
+@pytest.mark.parametrize(
+    "picture",
+    [
+        "3",
+        '["words"]',
+        '[["w"], "axis", [["a", "FedAvg", [1, 0, 2], "yes", "much"]], null]',
+        '[["w"], "axis", [], ["a", "b", "at the left", "x\\" onload=\\"y", [0, 0, 1, 1]]]',
+        '[["w"], "axis", [], ["a", "b", "at the left", "QUJD", [0, 0, 1]]]',
+        '[["w"], "axis", [], ["a", "b", "at the left", "QUJD", [0, 0, 1, NaN]]]',
+    ],
+)
+def test_a_demo_with_another_kind_of_picture_is_passed_over(picture: str, tmp_path: Path) -> None:
+    whole = '{{"kind": "one", "title": "", "words": "", "pages": [], "said": [], "thanks": "", "picture": {}}}'
+    (tmp_path / ABOUT).write_text(whole.format("null"))
+    assert read_demo(tmp_path) is not None
+    (tmp_path / ABOUT).write_text(whole.format(picture))
+    assert read_demo(tmp_path) is None
+
+
+def test_a_picture_stays_as_it_was_when_another_demo_is_made(tmp_path: Path) -> None:
+    gains = [SiteGain("<b>a", "FedAvg", Interval(0.1, 0.05, 0.2), "yes", 0.02)]
+    framed = FramedPicture("a", "<i>ill", "at the left", "QUJD", (0.1, 0.2, 0.3, 0.4))
+    picture = DemoPicture(["<u>ours"], "saved log loss", gains, framed)
+    for name in ("demo", "demo-2"):
+        (tmp_path / name).mkdir()
+    first = write_index(tmp_path / "demo", Demo("one", "One", "about", [], picture=picture), KINDS).read_text()
+    assert [part for part in ("<b>a", "<i>ill", "<u>ours") if part in first] == []
+    assert "top: 10.0%; left: 20.0%; height: 30.0%; width: 40.0%" in first
+    write_index(tmp_path / "demo-2", Demo("two", "Two", "about", []), KINDS)
+    again = (tmp_path / "demo" / "index.html").read_text()
+    assert again.split("<main")[1].split("</section>")[0] == first.split("<main")[1].split("</section>")[0]
+    assert "QUJD" not in (tmp_path / "demo-2" / "index.html").read_text(), "each index opens with its own"
 
 
 def test_no_page_outside_a_demo_is_linked(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -138,6 +139,20 @@ def test_readme_is_short() -> None:
     text = (ROOT / "README.md").read_text()
     assert len([word for word in text.split() if re.search(r"\w", word)]) <= 600
     assert len(re.findall(r"(?<!!)\[[^\]]+\]\(", text)) <= 20
+
+
+def test_readme_has_a_small_picture_in_each_line_of_what_you_get() -> None:
+    """Made by scripts/make_picture.py, all of them and no others."""
+    lines = (ROOT / "README.md").read_text().split("## What you get")[1].split("\n## ")[0].splitlines()
+    rows = [line for line in lines if line.startswith("| <img")]
+    pictures = [re.search(r'src="(docs/pictures/([a-z]+)\.png)"', row) for row in rows]
+    assert len(rows) == len([found for found in pictures if found]) == 5
+    assert all(re.search(r'alt="[^"]{10,}"', row) for row in rows)
+    made = runpy.run_path(str(ROOT / "scripts" / "make_picture.py"))["SMALL"]
+    assert {found[2] for found in pictures if found} == set(made)
+    files = list((ROOT / "docs" / "pictures").iterdir())
+    assert {file.name for file in files} == {f"{name}.png" for name in made}
+    assert sum(file.stat().st_size for file in files) < 300_000
 
 
 @pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")], ids=lambda path: path.name)

@@ -59,7 +59,7 @@ def test_a_party_is_given_no_hash_before_there_are_keys(tmp_path: Path) -> None:
     early = enrolment.load_kit(tmp_path / "lab" / "lab.kit").invitation["agreement"]
     assert early not in words
     assert "with 3 parties" in words
-    assert "What you agree to, and its hash, is shown when you join" in words
+    assert "The consent form and its hash are shown when you join" in words
     assert early not in printed("doctor", tmp_path / "lab" / "lab.kit", code=1)
     approved = printed("approve", tmp_path / "lab" / "lab.request", "--study", folder, "--yes")
     assert "Not approved yet: clinic and insurer" in approved
@@ -78,7 +78,7 @@ def test_who_left_is_told_so(two_servers: Path, tmp_path: Path) -> None:
 def test_help_of_join_has_whole_sentences() -> None:
     words = printed("join", "--help")
     assert "()" not in words
-    assert "With a verdict in" in words
+    assert "If the study has a verdict" in words
 
 
 def test_doctor_of_nothing(tmp_path: Path) -> None:

@@ -37,9 +37,14 @@ PNEUMONIA_ATTRIBUTION = (
     "Center). Changed by us: 1560 of the pictures, cut into four sites."
 )
 FINDINGS = ("normal", "pneumonia")
+CLINICS_ATTRIBUTION = (
+    f"{HEART_ATTRIBUTION} Changed by us (semi-synthetic): the patients were dealt to three clinics that do not exist, "
+    "the days of their visits are invented, and outcomes at one clinic were changed."
+)
 ATTRIBUTIONS = {  # by the name of the packaged study
     "Heart disease, four hospitals": HEART_ATTRIBUTION,
     "Heart disease, a hospital and a laboratory": HEART_ATTRIBUTION,
+    "Heart disease, three invented clinics": CLINICS_ATTRIBUTION,
     "Pneumonia in chest X-rays, four sites": PNEUMONIA_ATTRIBUTION,
     "Pneumonia in chest X-rays, one site with a mark": PNEUMONIA_ATTRIBUTION,
 }

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from vitrail.report.pages.demo_picture import DemoPicture, parse_picture
 from vitrail.report.pages.frame import fill, is_ours, write_page
 from vitrail.report.pages.links import refresh_links
 from vitrail.runs.integrity import add_to_chain
@@ -36,6 +37,8 @@ class Demo(NamedTuple):
     pages: Sequence[DemoPage]
     said: Sequence[str] = ()
     thanks: str = ""
+    picture: DemoPicture | None = None  # the index opens with it
+    covers: Sequence[str] = ()  # other demos whose pages it holds
 
 
 def write_index(folder: Path, demo: Demo, kinds: Mapping[str, str]) -> Path:
@@ -56,7 +59,7 @@ def _write(folder: Path, beside: Mapping[str, Path], kinds: Mapping[str, str]) -
     here = read_demo(folder)
     assert here is not None
     shown = [(folder, here), *((p, d) for p in beside.values() if p != folder and (d := read_demo(p)))]
-    made = {demo.kind for _, demo in shown}
+    made = {kind for _, demo in shown for kind in (demo.kind, *demo.covers)}
     given: dict[str, Any] = {
         "here": here,
         "demos": [_linked(folder, place, demo) for place, demo in shown],
@@ -98,8 +101,9 @@ def read_demo(folder: Path) -> Demo | None:
         pages = [DemoPage(**{k: str(v) for k, v in page.items()}) for page in content["pages"]]
         findings = [str(line) for line in content["said"]]
         kind, title, words, thanks = (str(content[k]) for k in ("kind", "title", "words", "thanks"))
+        picture, covers = parse_picture(content.get("picture")), [str(kind) for kind in content.get("covers", ())]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     inside = folder.resolve()
     linked = [p for p in pages if (folder / p.file).resolve().is_relative_to(inside)]
-    return Demo(kind, title, words, linked, findings, thanks)
+    return Demo(kind, title, words, linked, findings, thanks, picture, covers)

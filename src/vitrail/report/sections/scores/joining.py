@@ -124,9 +124,9 @@ def _brier_row(verdict: Mapping[Any, Any], sign: str) -> IntervalRow | None:
     return IntervalRow(verdict["site"], f"{verdict['site']}: {words}", marks=marks, sign=sign, right=right)
 
 
-def verdict_figure(gains: Sequence[SiteGain], axis: str, few: Container[str] = ()) -> Markup:
+def verdict_figure(gains: Sequence[SiteGain], axis: str, few: Container[str] = (), widest: int = svg.WIDE) -> Markup:
     """Marked: those of `few`, which stand on few rows."""
-    return svg.twice(lambda width: _figure(gains, axis, few, width)) if gains else Markup()
+    return svg.twice(lambda width: _figure(gains, axis, few, min(width, widest))) if gains else Markup()
 
 
 def _figure(gains: Sequence[SiteGain], axis: str, few: Container[str], width: int) -> Markup:
