@@ -256,7 +256,8 @@ def test_without_proof_of_who_they_are_no_sum_is_opened(tmp_path: Path) -> None:
     four = Four(tmp_path, proven=False)
     far = four.screen()
     assert "total not opened" in [e for e, _ in four.way.events]
-    assert {leg for _, leg in four.way.said} == {"sketch", "counts", "ties"}
+    assert {leg for _, leg in four.way.said} == {"sketch", "counts", "ring", "ties"}
+    assert {unpack(*data).kind for (_, leg), data in four.way.said.items() if leg == "ring"} == {"refused"}
     assert len(far.cells)
 
 

@@ -79,8 +79,8 @@ class SumSite:
 
     def _answer(self, asked: Message) -> Message:
         words = asked.words
-        if words["leg"] == "ring":
-            return Message("mask", self._ring())
+        if words["leg"] == "ring":  # who cannot prove who it is adds to no sum
+            return Message("mask", self._ring()) if self._proof else Message("refused", {})
         name = read_name(self.agreed, words)
         if words["leg"] == "keys":
             return Message("mask", self._draw(name, words["names"], words["ring"]))
