@@ -237,7 +237,7 @@ def test_a_site_forgets_no_sum_by_being_asked_for_later_ones(tmp_path: Path) -> 
 
 
 def test_too_few_for_a_sum(tmp_path: Path) -> None:
-    with pytest.raises(VitrailError, match="cannot be protected"):
+    with pytest.raises(VitrailError, match="this protection is not possible here"):
         agreement(sites=2)
     way = Masked(tmp_path, agreement(rounds=2))
     for name in ("va", "switzerland"):
