@@ -412,7 +412,7 @@ def test_a_number_is_refused_in_words() -> None:
 
 def test_its_updates_cannot_be_kept(tmp_path: Any) -> None:
     frames = vt.datasets.heart_disease()
-    with pytest.raises(vt.VitrailError, match="a model for each site"):
+    with pytest.raises(vt.VitrailError, match="one model for each site"):
         vt.federate(vt.Study.infer(frames, target="disease"), frames, "ripfl", 1, out=tmp_path / "r", keep_updates=True)
 
 

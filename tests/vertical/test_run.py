@@ -279,7 +279,7 @@ def test_a_run_that_was_stopped_ends_as_one_in_one_go(place: Path) -> None:
         vt.together(study, tables, out=place / "run", progress=killed(9))
     with pytest.raises(vt.VitrailError, match="not finished"):
         VerticalRun.load(place / "run")
-    assert "there is something here already" in start(place)[1]
+    assert "the folder is not empty" in start(place)[1]
     code, told = start(place, "--resume")
     assert code == 0, told
     again = VerticalRun.load(place / "run")

@@ -116,7 +116,7 @@ def test_a_guest_that_says_the_same_of_everybody_is_named() -> None:
 def test_rows_that_do_not_fit_are_refused() -> None:
     d = talk()
     g = d.guests[0]
-    for columns, what in ((g.columns[:-1], "got"), (g.columns / 0, "no numbers")):
+    for columns, what in ((g.columns[:-1], "got"), (g.columns / 0, "not numbers")):
         with pytest.raises(VitrailError, match=what):
             type(g)(g.offer, g.terms, columns, g.rule, g.ration)
     with pytest.raises(VitrailError, match="not the guests of the agreement"):
