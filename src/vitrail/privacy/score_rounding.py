@@ -95,14 +95,19 @@ def rounded(count: float, many: float, chance: float, of: int = 1) -> float:
 
 def rounding_variance(metric: str, rows: float, rare: float, of: int = 1) -> float:
     """What rounding adds to the variance of a score of so many patients, so many of them of the rarer of two classes:
-    of an even draw, one sixth of the square of a step. `of`: as `step_of` has it. NaN where it is not worked out.
+    of an even draw, one sixth of the square of a step. `of`: as `step_of` has it. NaN where it is not worked out, and
+    where all are of one class.
 
     >>> round(rounding_variance("auc", 200, 60) ** 0.5, 3)
     0.075
+    >>> rounding_variance("balanced_accuracy", 50, 50)
+    nan
     """
     each = step_of(rows) ** 2 / 6  # of how many of a class are told right
     if metric == "accuracy":
         return 2 * each / rows**2
+    if not 0 < rare < rows:
+        return math.nan
     if metric == "balanced_accuracy":
         return each * (1 / rare**2 + 1 / (rows - rare) ** 2) / 4
     return step_of(rare, of) ** 2 / 6 / rare**2 if metric == "auc" else math.nan
