@@ -71,6 +71,7 @@ def test_methods_clash_only_where_they_say_so() -> None:
     assert {name for name, i in CASES if len(trials_of(name, i)) < 6} == {
         "scaffold",
         "weight_erosion",
+        "weight_erosion_sums",
         "fed_rod",
         "ripfl",
         *(name for name, kind in methods.TABLE.items() if kind.catalogue.required_net),

@@ -216,6 +216,7 @@ def wire(
         from vitrail.methods import PARTIES, build
         from vitrail.runs import Plan
         from vitrail.runs.protection.budget import budget_words, spent_by
+        from vitrail.runs.protection.masking import not_masked
         from vitrail.runs.screening import SCREENING
         from vitrail.runs.verdict_wire import FOLDS, REFIT, fold_count
         from vitrail.study.model import Study
@@ -278,6 +279,9 @@ def wire(
         print("scores stay those of the run (refit in [training]).\n")
     if method != "ndoye" and (spent := spent_by(agreed, chosen)):
         print(f"{budget_words(spent)}\n")
+    if method != "ndoye" and agreed.protect.sum == "masked":
+        for why, hint in not_masked(plan, sites):
+            print(f"Between machines this study would be refused: {why}. {hint}\n")
     print("seen = sum: the coordinator needs only the total over sites; each: it sees each site's own values.")
     if any(x.seen == "masked" and not x.stage.startswith(SCREENING) for x in lines):
         least = agreed.protect.least

@@ -48,6 +48,7 @@ class WireRules:
     score_fields: Set[str] = frozenset()  # of a report: how models do on a site's rows
     hit_fields: Set[str] = frozenset()  # of these, [..., 2]: how many rows a model predicts rightly, of how many
     may_be_nan: Set[str] = frozenset()  # tensors of a report that may hold what is no number
+    step_fields: Set[str] = frozenset()  # of a word: steps in the space of the model's parameters, and no models
     final_fields: Set[str] = frozenset()  # of a word: what `settle` looks at; none named: all
     disclosed_state: Set[str] = frozenset()  # of a method's state: what its reports disclose; all else never leaves
     per_site_messages: bool = False  # of a method: messages hold something for every site, and grow with them
@@ -82,6 +83,9 @@ class Catalogue:
     required_net: str = ""  # the kind of network that it is about, where it is about one (nets.TABLE)
     tuning_grid: TuningGrid = field(default_factory=dict)  # what `vitrail tune` tries, where nobody says
     tune_first: bool = False  # the defaults are no use before `vitrail tune`
+    in_sums: str = (
+        ""  # the name of a method that does the same and needs totals alone, where this one needs each report
+    )
     in_short_comparison: bool = False  # shown in a short comparison, beside the baselines and the default
 
     def __post_init__(self) -> None:

@@ -215,6 +215,10 @@ class Method(Exchange[State, Coord, Work, Down, Up]):
         """Why this method cannot be used with this network, loss or optimiser; nothing where it can."""
         return ()
 
+    def named_sites(self) -> tuple[str, ...]:
+        """The sites that its hyperparameters name; all of them must take part."""
+        return ()
+
     def newcomer(self) -> Method[Any, Any, Any, Any, Any] | None:
         """How a site that comes after training fits what is private to it; None where nothing is."""
         return None

@@ -99,6 +99,10 @@ class Rounds(ABC):
         contracts: list[list[Contract]] | None = None,
     ) -> None:
         """`contracts`: those of a plan of this run, so that it is not rehearsed again."""
+        if absent := [name for name in method.named_sites() if name not in names]:
+            title = f"method {method.catalogue.title}"
+            problems = [Problem(title, f"there is no site {name!r}.", nearest(name, names)) for name in absent]
+            raise VitrailError("the method names a site that does not take part", problems)
         self.guards = guards
         self.task, self.method, self.names, self.training = training.apply_to(task, method), method, names, training
         self.stages = method.plan(training.rounds)

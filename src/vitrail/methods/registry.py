@@ -101,6 +101,7 @@ TABLE = _Methods(
         "fine_tune": "vitrail.methods.fine_tune:FineTune",
         "ifedavg": "vitrail.methods.ifedavg:IFedAvg",
         "weight_erosion": "vitrail.methods.weight_erosion:WeightErosion",
+        "weight_erosion_sums": "vitrail.methods.erosion_sums:ErosionSums",
         "influence": "vitrail.methods.influence:Influence",
         "moon": "vitrail.methods.moon:Moon",
         "fed_rod": "vitrail.methods.fed_rod:FedRoD",

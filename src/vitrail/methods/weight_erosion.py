@@ -58,7 +58,10 @@ class Coord(NamedTuple):
 @dataclass(frozen=True)
 class WeightErosion(EveryUser[Coord]):
     catalogue = Catalogue(
-        "Weight Erosion", tuning_grid={"p_d": (0.001, 0.01, 0.1, 1.0), "size": ("penalty", "weight")}, tune_first=True
+        "Weight Erosion",
+        tuning_grid={"p_d": (0.001, 0.01, 0.1, 1.0), "size": ("penalty", "weight")},
+        tune_first=True,
+        in_sums="weight_erosion_sums",
     )
     momentum: Annotated[float, Ge(0)] | None = 0.0
     p_d: Annotated[float, Ge(0)] = 0.01

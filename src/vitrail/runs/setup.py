@@ -207,7 +207,7 @@ def check_options(
         raise VitrailError("the run cannot start", problems)
 
 
-def check_keeping(plan: Plan, out: object, hidden: bool = False) -> None:
+def check_keeping(plan: Plan, out: object) -> None:
     """Reports are kept only where there are some, and where all sites' models are made of one that they make up."""
     task, method, what = plan.task, plan.method, ""
     ex = method.plan(1)[0].last
@@ -229,9 +229,6 @@ def check_keeping(plan: Plan, out: object, hidden: bool = False) -> None:
         if what
         else []
     )
-    if hidden:
-        what, hint = "under masks nobody can read a site's report.", 'Write sum = "plain" under [protect].'
-        problems.append(Problem("keep_updates", what, hint))
     if out is None:
         problems.append(Problem("keep_updates", "there is no folder to keep them in.", "Give a folder: out, or --out."))
     if problems:

@@ -37,6 +37,7 @@ from vitrail.runs.private_layers import read_shifts
 from vitrail.runs.protection.budget import guards_of, private, spent_after
 from vitrail.runs.protection.checks import check_protection
 from vitrail.runs.protection.dp_statistics import encoded, training_sizes
+from vitrail.runs.protection.masking import simulated
 from vitrail.runs.refit import Final, Refit, refit
 from vitrail.runs.result import CLASS_SHARES, HISTORY, REFITTED, Run
 from vitrail.runs.screening import (
@@ -115,7 +116,8 @@ def federate(
     sites = as_sites(sites, site, study.site_column)
     seed = study.seeds[0] if seed is None else seed
     pseudonyms = dict(pseudonyms or {})
-    plan, asked = Plan(study, chosen, seed, len(sites)), screens(study)
+    plan = simulated(Plan(study, chosen, seed, len(sites)), keep_updates)
+    study, asked = plan.study, screens(study)
     task = plan.task  # a method that cannot train as the study says is refused first
     check_options(engine, device, dropout_rate, away or {}, refuse, pseudonyms, list(sites), plan, asked)
     task = private(replace(task, start={k: v.to(device) for k, v in task.start.items()}), study, chosen)
@@ -129,7 +131,7 @@ def federate(
     all_rows = cleaned if refits(study, chosen) else None
     del cleaned  # of a large table each copy counts; what is left is let go when the judge has it
     if keep_updates:
-        check_keeping(plan, out, study.protect.sum == "masked")
+        check_keeping(plan, out)
     rows = training_rows(data, study, chosen, device)
     stages, away = chosen.plan(study.training.rounds), away or {}
     absent = None if chosen.catalogue.pools_rows else absence(rows.names, seed, dropout_rate, away, refuse, stages)

@@ -247,11 +247,11 @@ def _parameters(tree: Any, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
 
 @law
 def a_coordinator_sees_no_more_than_it_needs(trial: Trial) -> None:
-    """Given totals only, what it keeps does not grow with the sites. Given each report, it makes something else of
-    them than of their mean: otherwise a total would do."""
+    """Given totals only, what it keeps does not grow with the sites, unless messages do, too. Given each report, it
+    makes something else of them than of their mean: otherwise a total would do."""
     run = trial.whole
     task, last = run.engine.task, run.moments[-1]
-    if trial.method.wire.aggregation == "sum":
+    if trial.method.wire.aggregation == "sum" and not trial.method.wire.per_site_messages:
         one = {k: list(v.shape) for k, v in flatten(trial.method.coord(task, 1))}
         for k, v in flatten(last.coord):
             what = f"the coordinator is given totals and keeps {k} of shape {list(v.shape)} for {trial.sites} sites"

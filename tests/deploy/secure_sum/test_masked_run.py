@@ -40,7 +40,12 @@ def no_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.sleep", lambda _: None)
 
 
-METHODS = ["fedavg", "scaffold", "centres"]  # every kind of report; all methods are in tests/testing/test_laws.py
+METHODS = [
+    "fedavg",
+    "scaffold",
+    "centres",
+    "weight_erosion_sums",
+]  # every kind of report; all methods are in tests/testing/test_laws.py
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.support.deploy.forms import clause
 from tests.support.small import opposed_tables
 from vitrail.cli import app
 from vitrail.core.errors import VitrailError
+from vitrail.data.readers.source import PassedOverWarning
 from vitrail.deploy.consent.form import contract_text
 from vitrail.deploy.protocol.agreement import Agreement
 from vitrail.report.pages.builder import load, write_report
@@ -56,11 +58,28 @@ def test_engines_agree_under_masks() -> None:
     torch.testing.assert_close(one.shared, other.shared, rtol=0, atol=1e-6)
 
 
-def test_what_cannot_be_masked_is_refused_with_the_reason() -> None:
+def test_a_simulation_reads_single_reports_with_a_notice_and_between_machines_it_is_refused(tmp_path: Path) -> None:
     for method in ("influence", "weight_erosion", "apple", "cfl"):
-        said = refused(MASKED, method)
-        assert "needs each report" in said
-        assert "rows = { epsilon = 3.0 } adds noise" in said
+        with pytest.warns(PassedOverWarning, match="without secure aggregation") as notices:
+            run = vt.federate(MASKED, SITES, method, rounds=1, out=tmp_path / method)
+        words = " ".join(str(n.message) for n in notices)
+        assert 'refused until it says sum = "plain" under [protect]' in words
+        assert ("weight_erosion_sums does the same" in words) == (method == "weight_erosion")
+        assert run.study.protect.sum == vt.Run.load(tmp_path / method).study.protect.sum == "plain"
+        with pytest.raises(VitrailError) as error:
+            Agreement.of(MASKED.with_changes(method={"name": method}), None, len(SITES))
+        refusal = str(error.value)
+        assert "needs each report" in refusal
+        assert "rows = { epsilon = 3.0 } adds noise" in refusal
+        assert ("weight_erosion_sums does the same" in refusal) == (method == "weight_erosion")
+    with pytest.warns(PassedOverWarning, match="each site's report is kept"):
+        vt.federate(MASKED, SITES, "fedavg", rounds=1, out=tmp_path / "kept", keep_updates=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PassedOverWarning)
+        assert vt.federate(MASKED, SITES, "weight_erosion_sums", rounds=1).study.protect.sum == "masked"
+
+
+def test_what_cannot_be_masked_is_refused_with_the_reason() -> None:
     assert "takes all rows to one place" in refused(MASKED, "centralized")
     assert "needs single reports" in refused(study(sum="masked", robust="median"), "fedavg")
     few = {k: SITES[k] for k in ("north", "south")}
@@ -68,10 +87,6 @@ def test_what_cannot_be_masked_is_refused_with_the_reason() -> None:
     assert "there are 5" in refused(study(sum="masked", least=6), "fedavg")
     assert "asks 2 sites in one round" in refused(MASKED, vt.methods.build("fedavg", {"invited": 2}))
     vt.federate(MASKED, SITES, "local", rounds=1)  # nothing is reported
-
-
-def test_no_report_is_kept_under_masks(tmp_path: Path) -> None:
-    assert "nobody can read a site's report" in refused(MASKED, "fedavg", out=tmp_path / "run", keep_updates=True)
 
 
 def test_of_too_few_nothing_is_opened() -> None:

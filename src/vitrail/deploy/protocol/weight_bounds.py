@@ -70,9 +70,7 @@ class WeightBounds:
     ) -> list[Problem]:
         """What is wrong with the word of that exchange of that round, [...] by name, after the words in `memory`; `r`
         may be the stage's number of rounds: the word that ends it. `share`: of the bounds, for a safety margin."""
-        rehearsed = flatten(self.agreed.stages[s].turns[place].down)
-        no_model = {name for name, tensor in rehearsed if not bool(tensor.any())}  # it starts at zero
-        out, clock = [], self.clock(s, r)
+        no_model, out, clock = self._no_models(s, place), [], self.clock(s, r)
         for part in self.parts(word):
             if part.name.split("/")[-1] not in self.reported and not same(part.value, part.start.expand_as(part.value)):
                 what = "no report ever changes it, and it is not as it was at the start."
@@ -80,13 +78,18 @@ class WeightBounds:
             out += self._moved(part, memory, clock, part.name not in no_model, share)
         return out
 
+    def _no_models(self, s: int, place: int) -> set[str]:
+        """Tensors of that word that have a parameter's shape and are no model: they start at zero, or are steps."""
+        turn = self.agreed.stages[s].turns[place]
+        steps = turn.exchange.wire.step_fields
+        return {name for name, v in flatten(turn.down) if not bool(v.any()) or name.split("/")[0] in steps}
+
     def continues(self, memory: Mapping[str, Tensor], s: int, r: int, place: int, word: Mapping[str, Tensor]) -> bool:
         """Whether a word is that of the first round, or moved no further than a round can, however many passed, from
         the one in `memory`; there is none of a site that never trained."""
         if not self.clock(s, r):
             return True
-        rehearsed = flatten(self.agreed.stages[s].turns[place].down)
-        no_model = {name for name, tensor in rehearsed if not bool(tensor.any())}
+        no_model = self._no_models(s, place)
         for name, start, value in (part for part in self.parts(word) if part.name not in no_model):
             last = memory.get(name, memory.get(name.removeprefix(f"{LAST}/")))
             if last is None or last.numel() != value.numel():

@@ -50,7 +50,16 @@ def clashes_of(plan: Plan, sizes: dict[str, int]) -> list[tuple[str, str, str]]:
         clashes += [("sum", why, hint) for why, hint in not_masked(plan, len(sizes))]
     if p.rows is not None:
         clashes += [("rows", why, hint) for why, hint in _not_private(plan)]
+    elif p.clip is not None and _reports_updates_later(plan):
+        why = f"{method.catalogue.title} reports updates of the model after the exchange in which they can be clipped"
+        clashes.append(("clip", why, "Leave clip out, or choose another method."))
     return clashes
+
+
+def _reports_updates_later(plan: Plan) -> bool:
+    """Whether an exchange that does not train reports tensors of the model, without being asked to show them."""
+    later = [turn for t in plan.stages for turn in t.turns if not turn.exchange.trains and not turn.exchange.consent]
+    return any(name.rpartition("/")[2] in plan.task.start for turn in later for name, _ in flatten(turn.up))
 
 
 def _not_guarded(plan: Plan, sites: int) -> list[tuple[str, str, str]]:

@@ -7,6 +7,7 @@ import torch
 from vitrail.core.exchange import Roster
 from vitrail.core.task import Task
 from vitrail.core.tensors import flatten
+from vitrail.data.readers.source import tell
 from vitrail.methods import AnyMethod
 from vitrail.runs.plan import Plan
 from vitrail.study.model import Study
@@ -20,10 +21,10 @@ def not_masked(plan: Plan, sites: int) -> list[tuple[str, str]]:
     if method.catalogue.pools_rows:
         return [(f"{method.catalogue.title} takes all rows to one place", f"{OPEN}.")]
     turns = [turn for t in plan.stages for turn in t.turns if any(True for _ in flatten(turn.up))]
-    if any(turn.exchange.wire.aggregation == "each" and not turn.exchange.consent for turn in turns):
+    if needs_each_report(plan):
         why = f"with {method.catalogue.title} the coordinator needs each report, not only their total"
         noise = "" if study.protect.rows else "; rows = { epsilon = 3.0 } adds noise to each report instead"
-        out.append((why, f"{OPEN}{noise}."))
+        out.append((why, f"{OPEN}{noise}.{_alternative(method)}"))
     if study.protect.robust != "no":
         why = "a robust centre needs single reports, and under masks no single report can be read"
         out.append((why, f'{OPEN}, or robust = "no".'))
@@ -40,6 +41,36 @@ def not_masked(plan: Plan, sites: int) -> list[tuple[str, str]]:
         )
         out.append((why, f"{OPEN}, or let every round ask all sites."))
     return out
+
+
+def needs_each_report(plan: Plan) -> bool:
+    """Whether the coordinator reads single reports that no site is asked to show."""
+    turns = [turn for t in plan.stages for turn in t.turns if any(True for _ in flatten(turn.up))]
+    return any(turn.exchange.wire.aggregation == "each" and not turn.exchange.consent for turn in turns)
+
+
+def _alternative(method: AnyMethod) -> str:
+    name = method.catalogue.in_sums
+    return f" The method {name} does the same under secure aggregation." if name else ""
+
+
+def simulated(plan: Plan, keep_updates: bool) -> Plan:
+    """The plan of a simulation, where no report leaves the machine: without secure aggregation, and with a notice of
+    what a study between machines would have to write, where single reports are needed."""
+    study, method = plan.study, plan.method
+    if study.protect.sum != "masked" or method.catalogue.pools_rows:
+        return plan
+    if needs_each_report(plan):
+        why = f"{method.catalogue.title} needs each site's report, not only their total"
+    elif keep_updates:
+        why = "each site's report is kept"
+    else:
+        return plan
+    tell(
+        f"This simulation runs without secure aggregation, because {why}. Between machines the study would be refused "
+        f'until it says sum = "plain" under [protect]; single reports can then be read.{_alternative(method)}'
+    )
+    return Plan(study.with_changes(protect={"sum": "plain"}), method, plan.seed, plan.sites)
 
 
 def with_secure_sum(study: Study, sites: int) -> Study:

@@ -79,7 +79,7 @@ def contents_of(learned: LearningSources, words: str) -> Contents:
                 "whose": _whose(learned, site),
                 "refused": learned.weights is not None and site in learned.refused,
             }
-            for site in (trust.sites[i] for i in order)
+            for site in (trust.sites[i] for i in order if np.isfinite(trust.mean[i]).any())  # where it was a user
         ],
     }
 
