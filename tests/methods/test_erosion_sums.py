@@ -13,7 +13,7 @@ from tests.methods.test_weight_erosion import LINEAR, ROUNDS, comes_and_goes, er
 from tests.support.small import make_rows
 from vitrail import methods
 from vitrail.core.errors import VitrailError
-from vitrail.core.exchange import Stage
+from vitrail.core.exchange import Nothing, Rows, SiteContext, Stage
 from vitrail.core.facts import OWN, SHARED
 from vitrail.core.tensors import Params, map_tensors
 from vitrail.engine.batches import gather_sites
@@ -151,6 +151,20 @@ def test_a_coordinator_that_sends_a_false_g_0_reads_an_update_as_the_docs_say() 
         share[kind] = rest / sum(float(v.abs().sum()) for v in total.values())
     assert share[Curious] < 1e-9, "the total holds the target and the user, whose update is known"
     assert share[ErosionSums] > 0.1
+
+
+def test_what_a_site_kept_from_an_earlier_round_is_not_added() -> None:
+    """A site that missed the first part of a round still holds its updates of the round before."""
+    engine, moments = run_sums(in_sums(user=NAMES[2]), replace(ROUNDS, rounds=1))
+    coord, state = moments[0].coord, moments[0].state
+    erode = engine.stages[0].exchanges[1]
+    assert isinstance(erode, Erode)
+    came = torch.tensor([True, True, True, False, True])
+    coord = coord._replace(came=came, reference={k: v[2:3, 0] for k, v in state.updates.items()})
+    down = erode.send(engine.task, coord, engine.roster(engine.everyone, 0, 1, 1))
+    site = SiteContext(engine.task, Rows(engine.counts), engine.task.rule)
+    _, up = erode.report(site, state, Nothing(), down)
+    assert (size(up.update) > 0).tolist() == came.tolist() == (up.weight.sum(1) > 0).tolist()
 
 
 def test_a_user_that_is_no_site_is_refused() -> None:

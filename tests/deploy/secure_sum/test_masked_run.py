@@ -276,7 +276,9 @@ def test_a_sum_that_is_too_long_is_not_used(tmp_path: Path) -> None:
     way.sites[site].answer = lie  # type: ignore[method-assign]
     far = way.conduct(quorum=4)
     assert all(bool(v.abs().max() < 100) for v in far.shared.values())
-    assert [told["round"] for event, told in way.events if event == "round not used"] == [2]
+    unused = [words for event, words in way.events if event == "round not used"]
+    assert [words["round"] for words in unused] == [2]
+    assert unused[0]["why"].startswith("the sum of the reports is")
 
 
 def test_beyond_the_limit_a_site_sends_nothing_and_says_so(tmp_path: Path) -> None:

@@ -378,9 +378,11 @@ def test_what_a_fold_may_not_be_asked(begun: tuple[Site, Message]) -> None:
     def ask(**words: Any) -> Message:
         return site.answer(honest._replace(words={**honest.words, **words}))
 
-    for words in ({"fold": FOLDS}, {"fold": -1}, {"fold": True}, {"fold": "0"}, {"score": ["test"]}, {"run": 5}):
+    for words in ({"fold": FOLDS}, {"fold": -1}, {"fold": True}, {"fold": "0"}, {"run": 5}):
         with pytest.raises(vt.VitrailError, match="refused"):
             ask(**words)
+    with pytest.raises(vt.VitrailError, match="no score is reported for a fold"):
+        ask(score=["test"])
     for kind in ("hello", "prepare", "standardise", "screen", "finish", "odd"):
         with pytest.raises(vt.VitrailError, match="refused"):
             site.answer(Message(kind, {"run": RUN, "fold": 0}))

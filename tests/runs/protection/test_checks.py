@@ -46,6 +46,7 @@ REFUSED: list[tuple[dict[str, Any], str, dict[str, Any], int, str, str]] = [
     ({"sum": "masked", "compress": "int8"}, "fedavg", {}, 10, "compress", "cannot be shortened"),
     ({"sum": "masked"}, "weight_erosion", {}, 10, "sum", "needs each report"),
     ({"sum": "masked", "least": 5}, "fedavg", {}, 4, "sum", "only for 5 sites or more"),
+    ({"clip": 1.0}, "weight_erosion_sums", {}, 10, "clip", "after the exchange in which they can be clipped"),
     ({"sites": SITES}, "fedavg", {}, 10, "sites", "needs clip"),
     ({"sites": SITES, "clip": 1.0}, "weight_erosion", {}, 10, "sites", "noise for sites is that of a total"),
     ({"sites": SITES, "clip": 1.0, "robust": "median"}, "fedavg", {}, 10, "sites", "not for a centre"),
