@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.methods.test_weight_erosion import LINEAR, ROUNDS, comes_and_goes, erode
+from tests.support.erosion import LINEAR, ROUNDS, comes_and_goes, erode
 from tests.support.small import make_rows
 from vitrail import methods
 from vitrail.core.errors import VitrailError

@@ -1,4 +1,7 @@
-"""Weight Erosion in sums: the same equations (weight_erosion.py), and nobody reads an update but the user's own.
+"""Weight Erosion in sums: the equations of Weight Erosion, and nobody reads an update but the user's own.
+Every site sees the user's own update and compares it with its own; the coordinator reads totals, weighted by how far
+the user trusts each site, and that trust, site by site. A coordinator that sends a false update of the user can still
+arrange that only one site adds to a total, and so read that site's update.
 
 In Weight Erosion the coordinator reads every site's update to compare it with the user's. Here the user's update g_0
 goes to the sites, and each compares for itself. Every round has two parts, of which the coordinator sees totals only:
@@ -16,9 +19,9 @@ other updates, only totals weighted by the alphas. A total of few is little prot
 a user's model while fewer than `fewest` sites, the user among them, were trusted after the round before. In the round
 in which their number falls below it, a total of fewer is still opened.
 
-What this does not stop: a coordinator that sends a false g_0 or a false list of alphas, until all sites but one have
-nothing to add, and then reads what that one adds; and a user whose own updates are made up. With an honest coordinator
-and an honest user the models are those of the open run, but for the rounding of the masks.
+What this does not stop: a coordinator that sends a false g_0, or a false list of alphas, to all sites but one, so that
+they have nothing to add; and a user whose own updates are made up. With an honest coordinator and an honest user the
+models are those of the open run, but for the rounding of the masks.
 
 Choices where this differs from the open run. g_0 counts as nothing where it is at rounding level of the site's own g_i
 (there: of the longest). There is no early stopping. A site that misses either part is absent in that round.
@@ -42,7 +45,7 @@ from vitrail.methods.blocks.erosion_at_sites import Compared, Coord, Erode, Stat
 from vitrail.methods.blocks.per_user import stacked
 
 
-class Models(NamedTuple):
+class UserModels(NamedTuple):
     models: Annotated[Params, "the models of all users, and that of all sites"]  # [site, user, ...]
     own: Annotated[Tensor, "which of them is yours"]  # [site, user]: 1 where the site is the user
 
@@ -60,7 +63,7 @@ class Work(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ErosionSums(Method[State, Coord, Work, Models, Reference]):
+class ErosionSums(Method[State, Coord, Work, UserModels, Reference]):
     catalogue = Catalogue("Weight Erosion in sums", tuning_grid={"p_d": (0.001, 0.01, 0.1, 1.0)}, tune_first=True)
     wire = WireRules("sum", per_site_messages=True, disclosed_state={"updates"})
     name: ClassVar[str] = "updates"
@@ -115,10 +118,10 @@ class ErosionSums(Method[State, Coord, Work, Models, Reference]):
             return torch.eye(len(roster.names), dtype=coord.alpha.dtype, device=coord.alpha.device)
         return coord.alpha.new_tensor([[float(name == self.user)] for name in roster.names])
 
-    def send(self, task: Task, coord: Coord, roster: Roster) -> Models:
-        return Models(to_all(coord.models, len(roster.names)), self.own(coord, roster))
+    def send(self, task: Task, coord: Coord, roster: Roster) -> UserModels:
+        return UserModels(to_all(coord.models, len(roster.names)), self.own(coord, roster))
 
-    def begin(self, site: SiteContext, state: State, down: Models) -> Work:
+    def begin(self, site: SiteContext, state: State, down: UserModels) -> Work:
         models = {str(u): clone({k: v[:, u] for k, v in down.models.items()}) for u in range(down.own.shape[1] + 1)}
         memory = {u: site.optimizer.state(model) for u, model in models.items()}
         drawn, local = torch.zeros_like(site.rows.total), clone(state.local)
@@ -130,7 +133,7 @@ class ErosionSums(Method[State, Coord, Work, Models, Reference]):
             site.optimizer.step(site.task, model, work.memory[u], batch)
         site.optimizer.alone.step(site.task, work.local, work.local_memory, batch)
 
-    def report(self, site: SiteContext, state: State, work: Work, down: Models) -> tuple[State, Reference]:
+    def report(self, site: SiteContext, state: State, work: Work, down: UserModels) -> tuple[State, Reference]:
         # SGD remembers its step, which is exact; the difference of two models would be rounded
         updates = stacked(work.memory) if self.update == "gradient" else subtract(stacked(work.models), down.models)
         users, memory = down.own.shape[1], carry_state(work.local_memory, state.memory)
@@ -140,7 +143,7 @@ class ErosionSums(Method[State, Coord, Work, Models, Reference]):
     def merge(self, task: Task, coord: Coord, up: Reference, roster: Roster) -> tuple[Coord, Facts]:
         return coord._replace(reference=up.reference, came=roster.present), {}
 
-    def settle(self, task: Task, state: State, down: Models | Compared) -> State:
+    def settle(self, task: Task, state: State, down: UserModels | Compared) -> State:
         shared = {k: v[:, -1] for k, v in down.models.items()}
         theirs = select_own(down.models, down.own)
         own = {k: torch.where(per_site(down.own.sum(1), v) > 0, v, shared[k]) for k, v in theirs.items()}

@@ -48,14 +48,14 @@ class Compared(NamedTuple):
     place: Annotated[Tensor, "your place among the sites"]  # [site, site]: one 1
 
 
-class Contribution(NamedTuple):
+class WeighedUpdates(NamedTuple):
     update: Annotated[Params, "what your rows change in each model, times how far its user trusts you"]
     weight: Annotated[Tensor, "how far that is, times how much you count"]  # [site, user]
     alpha: Annotated[Tensor, "how far each user trusts you, at your place of a list"]  # [site, user, site]
 
 
 @dataclass(frozen=True)
-class Erode(Exchange[State, Coord, Nothing, Compared, Contribution]):
+class Erode(Exchange[State, Coord, Nothing, Compared, WeighedUpdates]):
     """The second part of a round."""
 
     method: ErosionSums
@@ -74,7 +74,7 @@ class Erode(Exchange[State, Coord, Nothing, Compared, Contribution]):
             coord.met.T, alphas.expand(n, -1, -1), torch.eye(n, dtype=here.dtype, device=here.device),
         )  # fmt: skip
 
-    def report(self, site: SiteContext, state: State, work: Nothing, down: Compared) -> tuple[State, Contribution]:
+    def report(self, site: SiteContext, state: State, work: Nothing, down: Compared) -> tuple[State, WeighedUpdates]:
         m, rows, users = self.method, site.rows.total, down.own.shape[1]
         mine = {k: v[:, :users] for k, v in state.updates.items()}
         length, ref = _squares(mine), _squares(down.reference)
@@ -90,9 +90,9 @@ class Erode(Exchange[State, Coord, Nothing, Compared, Contribution]):
         trust = torch.where(enough | (down.own > 0), alpha, 0)
         weight = torch.cat([trust, torch.ones_like(trust[:, :1])], 1) * (counts * down.counted)[:, None]
         update = {k: per_pair_of(weight, v) * v for k, v in state.updates.items()}
-        return state, Contribution(update, weight, (alpha * down.counted[:, None])[:, :, None] * down.place[:, None])
+        return state, WeighedUpdates(update, weight, (alpha * down.counted[:, None])[:, :, None] * down.place[:, None])
 
-    def merge(self, task: Task, coord: Coord, up: Contribution, roster: Roster) -> tuple[Coord, Facts]:
+    def merge(self, task: Task, coord: Coord, up: WeighedUpdates, roster: Roster) -> tuple[Coord, Facts]:
         n, both = len(roster.names), coord.came & roster.present
         own = self.method.own(coord, roster)
         took = ((own * coord.came[:, None]).sum(0) > 0)[:, None] & both & (coord.alpha > 0)
@@ -100,11 +100,11 @@ class Erode(Exchange[State, Coord, Nothing, Compared, Contribution]):
         share = up.weight.clamp(min=torch.finfo(up.weight.dtype).tiny)
         models = {k: v + up.update[k] / per_site(share, v) for k, v in coord.models.items()}
         rows = [roster.names.index(self.method.user)] if self.method.user in roster.names else range(len(alpha))
-        shown, known = alpha.new_ones(n, n), torch.zeros(n, n, dtype=torch.bool, device=alpha.device)
-        shown[list(rows)], known[list(rows)] = alpha, coord.met + took > 0
+        shown, met = alpha.new_ones(n, n), torch.zeros(n, n, dtype=torch.bool, device=alpha.device)
+        shown[list(rows)], met[list(rows)] = alpha, coord.met + took > 0
         none = torch.zeros_like(coord.came)
         coord = Coord(models, alpha, coord.met + took, zeros(coord.reference), none)
-        return coord, {"alpha": per_pair(shown, TRUST, known)}
+        return coord, {"alpha": per_pair(shown, TRUST, met)}
 
     def settle(self, task: Task, state: State, down: Compared) -> State:
         return self.method.settle(task, state, down)
