@@ -38,8 +38,8 @@ Printed by benchmarks/methods/ripfl_figures.py. Parts of the pictures (8,000 of 
 not 60,000: an order can be compared with the paper, not a number. Adam, batches of {BATCH}; learning rates as chosen in
 results/ripfl.md, of CIFAR-100 the paper's {PAPER_RATE:g}. Accuracy in per cent, mean over sites, on test pictures of a site's
 own classes; +- half a 95 % interval over seeds (Student's t). "Trained": the model that a site predicts with, for
-FedAvg and its like after one more round alone. "Received": the model before. Which of the two the paper prints it does
-not say."""
+FedAvg and its like after one more round alone. "Received": the model before; of Fed-RoD and Local, which have one model,
+that one. Which of the two the paper prints it does not say."""
 
 
 def cells(found: Found, kind: str, way: str, sites: int, sigma: int, when: str) -> list[float]:
@@ -119,7 +119,8 @@ def figure_4(found: Found) -> list[str]:
             rows = []
             for way, curve in runs.items():
                 scores = [curve.get(str(r), {}).get(when) for r in rounds]
-                rows.append([ways()[way].title, *("" if v is None else f"{100 * v:.1f}" for v in scores)])
+                if any(v is not None for v in scores):
+                    rows.append([ways()[way].title, *("" if v is None else f"{100 * v:.1f}" for v in scores)])
             lines += table([f"{n} sites, {s} classes, {name}; round", *map(str, rounds)], rows)
     return part(found, "figure4", "Figure 4: accuracy by round", lines)
 
