@@ -40,6 +40,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     ],
     "indisco": [
         {"least": 1, "invited": 2},
+        {"share": "all", "least": 1, "invited": 2},
         {"share": "prototypes", "warm": 1, "least": 2, "optimiser": "study", "weights": "rows"},
         {"share": "add-on", "alone_too": False, "warm": 2, "least": 1},
         {"share": "no", "warm": 2, "least": 1},
