@@ -83,3 +83,4 @@ def test_prototypes_by_message(tmp_path: Path) -> None:
     page = render(page_of(far))
     assert "data:image/png" not in page
     assert "<img" not in page
+    assert "convolutions stay at the sites: the paper’s method." in page, "which setting it is"

@@ -57,7 +57,7 @@ def test_without_pulls_joint_rounds_of_a_site_alone_are_local() -> None:
 def test_all_shared_without_pulls_joint_rounds_are_fedavg() -> None:
     rates = replace(TRAINING, rates=(("head", 1 / 30),))
     given = {"weights": "rows", "clst": 0.0, "sep": 0.0, "l1": 0.0}
-    joint = Engine(task(), OnlyJoint(**given), ROWS, TRAINING, 5)
+    joint = Engine(task(), OnlyJoint(share="all", **given), ROWS, TRAINING, 5)
     fedavg = Engine(task(), methods.build("fedavg", {"lr": 3e-3, "weights": "rows"}), ROWS, rates, 5)
     (*_, one), (*_, other) = joint.run(), fedavg.run()
     assert differ(one.coord.params, other.coord.params) < 1e-12
@@ -90,6 +90,23 @@ def test_rates_and_rules() -> None:
     assert isinstance(said, Adam)
     assert dict(said.factors) == {"last.weight": 0.5}, "as the study says"
     assert isinstance(replace(method, optimiser="study").training_optimizer(SGD(0.02), net), SGD)
+
+
+def test_by_default_it_is_the_papers_method() -> None:
+    """Prototypes and last layer are sent in training, and no convolution is in any message; with "all" there are."""
+    names = {}
+    for share in ("prototypes", "all"):
+        given = {} if share == "prototypes" else {"share": share}
+        trial = next(iter(trials(methods.build("indisco", {"least": 1, "warm": 1, "travel": False, **given}))))
+        names[share] = {name for m in trial.whole.messages for name, _ in flatten(m.message)}
+        assert any("prototypes" in name for name in names[share])
+        assert any("last.weight" in name for name in names[share])
+    assert not [name for name in names["prototypes"] if "features." in name or "add_on." in name]
+    assert [name for name in names["all"] if "features." in name]
+    assert "the paper’s method" in methods.build("indisco").setting
+    assert "not the paper’s" in methods.build("indisco", {"share": "all"}).setting
+    assert "one place" in methods.build("indisco_central").setting
+    assert methods.build("fedavg").setting == ""
 
 
 def test_what_it_cannot_be_used_with() -> None:

@@ -66,7 +66,17 @@ def cosine(one: Params, other: Params) -> float:
     return float(torch.nn.functional.cosine_similarity(*flat, dim=0))
 
 
-def by_the_paper(f: Any, start: Params, rear: list[str], rows: list[Row], adam: bool, away: Away) -> list[dict]:
+def by_the_paper(
+    f: Any,
+    start: Params,
+    rear: list[str],
+    rows: list[Row],
+    adam: bool,
+    away: Away,
+    own_too: bool = True,
+    part: float = 1,
+) -> list[dict]:
+    """`own_too`: whether a site's own model may be in its mix; `part`: the share of the surer half that is chosen."""
     names, told = [site for site, *_ in rows], []
     own, given, mix = (dict.fromkeys(names, start) for _ in range(3))
     u, share = dict.fromkeys(names, 1.0), {}
@@ -87,12 +97,13 @@ def by_the_paper(f: Any, start: Params, rear: list[str], rows: list[Row], adam: 
         half, order = -(-len(here) // 2), sorted(here, key=u.__getitem__)
         clock = torch.tensor(clock_of(0, r, int(r % EVERY > 0)))
         lot = {s: int(mixed(torch.tensor(key(SEED, s, "coordinator")), clock)) for s in names}
-        poor = sorted(order[half:], key=lot.__getitem__)
-        chosen = order[:half] + poor[: max(1, round(len(poor) / 3))]
+        better, poor = (sorted(some, key=lot.__getitem__) for some in (order[:half], order[half:]))
+        chosen = better[: max(1, round(half * part))] + poor[: max(1, round(len(poor) / 3))]
         low, high = u[order[0]], u[order[-1]]
         for s in names:
-            c = round(2 + (len(chosen) - 2) * min(1, max(0, (u[s] - low) / (high - low))))
-            near = sorted(chosen, key=lambda k: -cosine(own[s], own[k]))[:c]
+            others = [k for k in chosen if own_too or k != s]
+            c = min(len(others), round(2 + (len(others) - 2) * min(1, max(0, (u[s] - low) / (high - low)))))
+            near = sorted(others, key=lambda k: -cosine(own[s], own[k]))[:c]
             mix[s] = {k: sum(own[n][k] for n in near) / c for k in start}  # type: ignore[misc]
             share[s] = {n: 1 / c if n in near else 0.0 for n in names}
         last = {s: own[s] | {k: mix[s][k] for k in start if k not in rear} for s in names}
@@ -162,7 +173,43 @@ def test_it_is_the_papers(made: Any, optimiser: Any, away: Away) -> None:
     assert len(counts) > 2, "mixes of several sizes"
 
 
+@pytest.mark.parametrize("away", [nobody, some])
+@pytest.mark.parametrize(("own_too", "part"), [(False, 1.0), (True, 0.5), (False, 0.5)])
+def test_remaining_clients_and_a_part_of_the_sure(own_too: bool, part: float, away: Away) -> None:
+    """The mix that the paper's words describe leaves a site's own model out; table 2 draws a part of the sure. The
+    program of one setting is not that of another."""
+    task, f, rows = table()
+    rear = [k for k in task.start if k.startswith(("body.1", "head"))]
+    want = by_the_paper(f, task.start, rear, rows, False, away, own_too, part)
+    usual = by_the_paper(f, task.start, rear, rows, False, away)
+    sites = gather_sites(rows)
+    method = RIPFL(lam=LAM, kl=KL, anneal=ANNEAL, rear=EVERY, count_self=own_too, drawn_sure=part)
+    e = Engine(task, method, sites, WHOLE, SEED, absent=absent(away, sites.names))
+    for moment, expected in zip(e.run(), want, strict=True):
+        settled = e.settled(moment)
+        assert gap(held(e, settled, OWN), expected["own"]) < 1e-9
+        assert gap(held(e, settled, RECEIVED), expected["received"]) < 1e-9
+        assert [n for n, c in zip(e.names, moment.facts["chosen"].value, strict=True) if c] == [
+            n for n in e.names if n in expected["chosen"]
+        ]
+    assert gap(held(e, settled, RECEIVED), usual[-1]["received"]) > 1e-5
+    for one in want:
+        itself = {s: one["share"][s][s] > 0 for s in one["share"]}
+        assert not any(itself.values()) if not own_too else all(itself[s] for s in one["chosen"])
+
+
 # --- limits -----------------------------------------------------------------------------------------------------------
+
+
+def test_of_two_sites_that_count_themselves_out_each_gets_the_others_model() -> None:
+    task, sites = make_task(hidden=(5,)), gather_sites(make_rows("classes", SIZES[:2]))
+    for own_too in (False, True):
+        method = RIPFL(selection="all", takes=1, rear=1, count_self=own_too)
+        e, last = train(method, task, sites, Training(3, 1, 8, 0.02))
+        trained, received = (held(e, e.settled(last), kind) for kind in (OWN, RECEIVED))
+        swapped = dict(zip(trained, reversed(trained.values()), strict=True))
+        assert gap(received, trained if own_too else swapped) < EXACT
+        assert gap(received, swapped if own_too else trained) > 1e-5
 
 
 @pytest.mark.parametrize("optimiser", ["sgd", "adam"])
@@ -225,6 +272,15 @@ def test_the_surer_half_and_some_of_the_others() -> None:
     assert chosen_by(seven) == ([1, 3, 5, 6], [0, 1, 3, 5, 6])
     assert chosen_by(seven, drawn=0.0)[1] == [1, 3, 5, 6]
     assert chosen_by(seven, drawn=1.0)[1] == list(range(7))
+    assert chosen_by(seven, drawn_sure=0.5) == ([1, 3, 5, 6], [0, 1, 3]), "two of the four, by lot"
+    assert chosen_by(seven, drawn_sure=0.1)[1] == [0, 1], "at least one"
+    assert chosen_by(seven, drawn_sure=0.0, drawn=1.0)[1] == [0, 2, 4]
+    assert chosen_by(seven, drawn_sure=0.5, selection="random")[1] == [0, 1, 2], "as many, by lot"
+    thirty = [i / 30 for i in range(30)]
+    splits = {(15, 5): (1.0, 1 / 3), (10, 10): (2 / 3, 2 / 3), (5, 15): (1 / 3, 1.0)}  # of the paper's table 2
+    for (better, poor), (of_better, of_poor) in splits.items():
+        _, chosen = chosen_by(thirty, drawn_sure=of_better, drawn=of_poor)
+        assert (sum(i < 15 for i in chosen), sum(i >= 15 for i in chosen)) == (better, poor)
     assert chosen_by(seven, selection="all")[1] == list(range(7))
     assert chosen_by(seven, selection="random")[1] == [0, 1, 2, 3, 4], "as many, by lot"
     assert chosen_by(seven, [True, False, True, True, True, False, True]) == ([3, 4, 6], [0, 3, 4, 6])
@@ -262,6 +318,14 @@ def test_the_unsure_take_more_and_everyone_the_most_alike() -> None:
     assert by_lot != took
     assert taken_by(doubt, alike, [False] * 6) == [[i] for i in range(6)], "nobody to learn from"
     assert taken_by(doubt, alike, [False, True] + [False] * 4) == [[1]] * 6
+    others = taken_by(doubt, alike, chosen, count_self=False)
+    assert [len(t) for t in others] == [2, 2, 3, 3, 4, 4], "2 to all that remain: four of five, or five of who is out"
+    assert not any(i in t for i, t in enumerate(others))
+    assert others[0] == [1, 3]
+    assert others[5] == [0, 1, 3, 4]
+    assert taken_by(doubt, alike, [False, True] + [False] * 4, count_self=False) == [[1]] * 6, (
+        "its own, having no other"
+    )
 
 
 def test_places_by_value_then_by_lot() -> None:

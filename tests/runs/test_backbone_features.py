@@ -48,7 +48,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> vt.Study:
                 "latent": 8,
             },
             "training": {"rounds": 2, "batch": 8},
-            "method": {"name": "indisco", "warm": 1},
+            "method": {"name": "indisco", "warm": 1, "share": "all"},
         }
     )
 

@@ -36,9 +36,11 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"rear": 2, "takes": 2, "drawn": 0.0, "lam": 1.5},
         {"rear": 1, "selection": "random", "similarity": False},
         {"rear": "never", "selection": "all", "evidence": False},
+        {"rear": 2, "count_self": False, "drawn_sure": 0.5, "drawn": 1.0},
     ],
     "indisco": [
         {"least": 1, "invited": 2},
+        {"share": "all", "least": 1, "invited": 2},
         {"share": "prototypes", "warm": 1, "least": 2, "optimiser": "study", "weights": "rows"},
         {"share": "add-on", "alone_too": False, "warm": 2, "least": 1},
         {"share": "no", "warm": 2, "least": 1},

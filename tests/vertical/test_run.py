@@ -162,6 +162,52 @@ def test_explain_at_the_host_and_at_the_guest(run: Path, tmp_path: Path) -> None
     assert vitrail("report", run)[0] == 0
 
 
+def test_every_column_is_explained_in_a_simulation_if_that_is_asked_for(run: Path, tmp_path: Path) -> None:
+    read = VerticalRun.load(run)
+    tables = read_parties(run.parent / "parties", read.study)
+    united, both = read.explain(40, tables), read.explain(40, tables, whole=True)
+    assert united.whole is None
+    assert np.array_equal(both.values, united.values), "the united values are the same"
+    assert both.whole is not None
+    of_all, hidden = both.whole.explanation, both.whole.owners
+    assert of_all.feature_names[: len(united.feature_names) - 1] == united.feature_names[:-1]
+    assert "lab: crp_of_lab" in of_all.feature_names
+    assert set(hidden) == {"", "lab"}
+    sides = read.at_hand(tables)
+    guest, places = sides.guests["lab"], read.choose(40, 1)
+    answers = {"lab": guest.guest.scores(guest.guest.columns[places])}
+    z = read.model.scores(sides.host.host.columns[places], answers)
+    assert np.allclose(of_all.total, (z[:, 1] - z[:, 0]).numpy(), atol=1e-4), "of answers before rounding and noise"
+    page = tmp_path / "host.html"
+    assert "crp_of_lab" not in vitrail("explain", run, "--rows", 40, "--out", page)[1] + page.read_text()
+    code, told = vitrail("explain", run, "--rows", 40, "--whole", "--out", tmp_path / "whole.html")
+    assert code == 0, told
+    assert "lab: crp_of_lab: " in told
+    text = (tmp_path / "whole.html").read_text()
+    assert "With every column at hand" in text
+    assert "lab: crp_of_lab" in text
+    assert "before rounding and noise" in text
+    assert "--whole: lab knows its own columns alone" in vitrail("explain", run, "--party", "lab", "--whole")[1]
+    read.info["here"] = ["clinic"]  # as it is between machines
+    with pytest.raises(vt.VitrailError, match="on other machines"):
+        read.explain(40, tables, whole=True)
+
+
+def test_neighbours_are_explained_by_every_column_too(place: Path) -> None:
+    study = vt.Study.load(place / "study.toml").with_changes(method={"name": "vertical_knn"})
+    run = vt.together(study, read_parties(place / "parties", study))
+    values = []
+    for outcome in ("yes", "no"):
+        e = run.explain(5, outcome=outcome, whole=True)
+        assert e.whole is not None
+        of_all = e.whole.explanation
+        assert np.allclose(of_all.total, e.total, atol=1e-9), "the same vote"
+        assert np.allclose(of_all.base_values, e.base_values, atol=1e-9)
+        assert "lab: crp_of_lab" in of_all.feature_names
+        values.append(of_all.values)
+    assert np.allclose(values[0], -values[1])
+
+
 def test_two_answers_of_a_guest_for_a_row_and_none_twice(place: Path) -> None:
     """With no epoch of its own at the end the host has heard nothing that was said with the last weights."""
     study = vt.Study.parse(

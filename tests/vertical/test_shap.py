@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from tests.support.vertical.talks import WIDTHS, naive, people, talk
-from vitrail.analysis.explanations.rows import NOTHING, explain_rows
+from vitrail.analysis.explanations.comparison import compare_whole
+from vitrail.analysis.explanations.rows import MEDIAN, NOTHING, explain_rows
 from vitrail.core.errors import VitrailError
-from vitrail.core.optimizers import Adam
+from vitrail.core.optimizers import SGD, Adam
+from vitrail.core.tensors import Params, medians
 from vitrail.stats.shapley import exact, paired
-from vitrail.vertical.shap import BACKGROUND, explain, split_answer
+from vitrail.vertical.shap import BACKGROUND, GuestColumns, explain, explain_whole, split_answer
 from vitrail.vertical.training.dialogue import Dialogue
+from vitrail.vertical.training.guest import Guest
 from vitrail.vertical.training.host import answer_scores
+from vitrail.vertical.training.knn import KnnGuest
+from vitrail.vertical.training.ration import RationAccount
 from vitrail.vertical.training.split_network import features
 
 HOST = ["age", "sex", "weight", "pulse"]
+
+
+def middle(rows: Tensor) -> Tensor:
+    """numpy's median: of an even number of rows the mean of the two in the middle."""
+    return torch.from_numpy(np.median(rows.numpy(), 0))
 
 
 def trained(kind: str = "split", **more: Any) -> Dialogue:
@@ -35,9 +48,7 @@ def test_values_sum_to_what_is_explained_and_are_the_naive_ones() -> None:
     z = d.predict(rows).scores
     assert np.allclose(e.values.sum(1) + e.base_values, (z[:, 1] - z[:, 0]).numpy(), atol=1e-12)
     whole = torch.cat([d.host.columns[rows], *(answer_scores(a) for a in d.ask(rows).values())], 1).numpy()
-    off = torch.cat(
-        [d.host.columns[d.terms.train].median(0).values, *(answer_scores(a)[0] for a in d.off().values())]
-    ).numpy()
+    off = torch.cat([middle(d.host.columns[d.terms.train]), *(answer_scores(a)[0] for a in d.off().values())]).numpy()
 
     def f(x: np.ndarray) -> np.ndarray:
         scores = d.host.scores(torch.from_numpy(x))
@@ -66,7 +77,7 @@ def test_of_a_linear_model_united_is_the_sum_of_what_it_hides() -> None:
     for i, g in enumerate(d.guests):
         hidden = (g.columns[rows] - g.reference) * g.params["weight"][0, :, 0]
         assert np.allclose(e.values[:, 4 + i], hidden.sum(1).numpy(), atol=1e-10)
-    own = (d.host.columns[rows] - d.host.columns[d.terms.train].median(0).values) * d.host.params["weight"][0, :, 0]
+    own = (d.host.columns[rows] - middle(d.host.columns[d.terms.train])) * d.host.params["weight"][0, :, 0]
     assert np.allclose(e.values[:, :4], own.numpy(), atol=1e-10)
 
 
@@ -178,6 +189,163 @@ def test_missing_values_as_reference_and_what_is_refused() -> None:
     assert len(told.value.problems) == 4
 
 
+@pytest.mark.parametrize("rows", [1, 2, 7, 8])
+def test_medians_are_those_of_numpy(rows: int) -> None:
+    x = torch.randn(rows, 3, generator=torch.Generator().manual_seed(rows), dtype=torch.float64)
+    assert torch.equal(medians(x), middle(x))
+    assert (rows % 2 == 0) == (not torch.equal(medians(x), x.median(0).values)), "torch takes the lower one of two"
+
+
+def test_the_reference_is_the_true_median_at_every_party() -> None:
+    d = trained("logistic", epochs=2)
+    train = d.terms.train
+    assert len(train) % 2 == 0
+    g = d.guests[0]
+    assert torch.allclose(g.reference, middle(g.columns[train]), atol=0)
+    assert torch.equal(d.host.usual("lab"), middle(d.host.said["lab"][train]))
+    assert torch.equal(KnnGuest("lab", g.columns, train, trust="simulation").reference, middle(g.columns[train]))
+    e = explain(d, d.terms.test[:20], HOST)
+    lower = explain(d, d.terms.test[:20], HOST, reference=d.host.columns[train].median(0).values)
+    assert np.abs(e.values - lower.values).max() > 1e-5, "the lower one of the two would give other values"
+    at_the_median = d.host.scores(
+        torch.cat([middle(d.host.columns[train])[None], *(answer_scores(a) for a in d.off().values())], 1)
+    )
+    assert e.base_values[0] == pytest.approx(float(at_the_median[0, 1] - at_the_median[0, 0]), abs=1e-12)
+
+
+class Stump:
+    """A model that takes missing values: a step at 0 for each column, and a score of its own where it is missing."""
+
+    takes_missing = True
+    steps = torch.tensor([0.5, -1.0, 2.0, 0.25], dtype=torch.float64)
+    missing = torch.tensor([0.1, 0.7, -0.3, 0.0], dtype=torch.float64)
+
+    def scores(self, params: Params, x: Tensor, answers: Tensor) -> Tensor:
+        own = torch.where(x.isnan(), self.missing, (x > 0) * self.steps)
+        z = own.sum(1) + own[:, 0] * own[:, 2] + answers.sum(1) * own[:, 1] + 0 * sum(p.sum() for p in params.values())
+        return torch.stack([torch.zeros_like(z), z], 1)
+
+
+class StumpGuest(Guest):
+    takes_missing = True
+
+    def scores(self, columns: Tensor) -> Tensor:
+        return torch.where(columns.isnan(), 0.3, (columns > 0).to(columns)).sum(1, keepdim=True)
+
+
+def test_a_missing_value_is_the_reference_of_a_model_that_takes_it() -> None:
+    d = talk("logistic", guests=1)
+    offer, columns = d.terms.offers[0], d.guests[0].columns
+    guest = StumpGuest(offer, d.terms, columns, SGD(0.1), RationAccount("lab", len(columns), 50, 5000), secret=b"0")
+    assert guest.reference.isnan().all()
+    d.host.joint = Stump()
+    d = Dialogue(d.host, [guest])
+    rows = d.terms.test[:6]
+    e = explain(d, rows, HOST)
+    assert e.reference == NOTHING
+    whole = torch.cat([d.host.columns[rows], guest.scores(columns[rows])], 1).numpy()
+    off = np.array([np.nan] * 4 + [0.3 * columns.shape[1]])
+
+    def f(x: np.ndarray) -> np.ndarray:
+        z = Stump().scores({}, torch.from_numpy(x[:, :4]), torch.from_numpy(x[:, 4:]))
+        return (z[:, 1] - z[:, 0]).numpy()
+
+    for i in range(len(rows)):
+        assert np.allclose(e.values[i], naive(f, whole[i], off, [[c] for c in range(5)]), atol=1e-10)
+    typical = explain(d, rows, HOST, reference=middle(d.host.columns[d.terms.train]))
+    assert typical.reference == MEDIAN, "a reference that is given is taken"
+    assert np.abs(typical.values - e.values).max() > 0.1
+
+
+def plain_mean(f: Any, row: np.ndarray, off: np.ndarray) -> np.ndarray:
+    """Line 6 of the paper's algorithm 1, as printed: every coalition of the others counts alike."""
+    p, out = len(row), []
+    for j in range(p):
+        others = [i for i in range(p) if i != j]
+        coalitions = [c for size in range(p) for c in itertools.combinations(others, size)]
+        pairs = []
+        for some in coalitions:
+            x = off.copy()
+            x[list(some)] = row[list(some)]
+            more = x.copy()
+            more[j] = row[j]
+            pairs.append(float(f(more[None])[0] - f(x[None])[0]))
+        out.append(sum(pairs) / len(pairs))
+    return np.array(out)
+
+
+def test_the_plain_mean_of_algorithm_1_does_not_sum_to_what_is_explained() -> None:
+    row, off = np.array([1.0, 1.0, 1.0]), np.zeros(3)
+
+    def f(x: np.ndarray) -> np.ndarray:
+        return np.asarray(x[:, 0] * x[:, 1] * x[:, 2] + x[:, 0])
+
+    e = explain_rows(f, row[None], off, ["a", "b", "c"])
+    printed = plain_mean(f, row, off)
+    assert e.values[0] == pytest.approx([4 / 3, 1 / 3, 1 / 3]), "they sum to f(row) - f(off) = 2"
+    assert printed == pytest.approx([1.25, 0.25, 0.25]), "and these to 1.75"
+    assert np.allclose(e.values[0], naive(f, row, off, [[0], [1], [2]]))
+
+
+def whole_of(d: Dialogue, rows: Tensor) -> Any:
+    united = explain(d, rows, HOST)
+    guests = [
+        GuestColumns(
+            g.name, g.columns[rows], g.reference, g.scores, [f"c{i}" for i in range(g.columns.shape[1])],
+            [[i] for i in range(g.columns.shape[1])], g.columns[rows].numpy(),
+        )
+        for g in d.guests
+    ]  # fmt: skip
+    ref = middle(d.host.columns[d.terms.train])
+    x = d.host.columns[rows]
+    return explain_whole(united, d.host.scores, d.host.loss, x, ref, [[0], [1], [2], [3]], guests)
+
+
+def test_the_whole_space_beside_the_united_values() -> None:
+    d = trained("split", bits=0)
+    rows = d.terms.test[:30]
+    e = whole_of(d, rows)
+    assert e.whole is not None
+    of_all = e.whole.explanation
+    assert of_all.feature_names == [*HOST, "lab: c0", "lab: c1", "lab: c2", "insurer: c0", "insurer: c1"]
+    assert e.whole.owners == ("", "", "", "", "lab", "lab", "lab", "insurer", "insurer")
+    z = d.predict(rows).scores
+    assert np.allclose(of_all.total, (z[:, 1] - z[:, 0]).numpy(), atol=1e-12), "they sum to the same answer"
+    assert np.allclose(of_all.base_values, e.base_values, atol=1e-12), "from the same reference"
+
+    def f(x: np.ndarray) -> np.ndarray:
+        parts = torch.from_numpy(x).split(list(WIDTHS), 1)
+        answers = [g.scores(part) for g, part in zip(d.guests, parts[1:], strict=True)]
+        scores = d.host.scores(torch.cat([parts[0], *answers], 1))
+        return (scores[:, 1] - scores[:, 0]).numpy()
+
+    row = torch.cat([d.host.columns[rows[0]], *(g.columns[rows[0]] for g in d.guests)]).numpy()
+    off = torch.cat([middle(d.host.columns[d.terms.train]), *(g.reference for g in d.guests)]).numpy()
+    assert np.allclose(of_all.values[0], naive(f, row, off, [[c] for c in range(9)]), atol=1e-10)
+    compared = compare_whole(e, e.whole)
+    assert [one.feature for one in compared.features] == [*HOST, "lab", "insurer"]
+    assert [sorted(n for n, _ in one.hidden) for one in compared.features[4:]] == [
+        ["lab: c0", "lab: c1", "lab: c2"],
+        ["insurer: c0", "insurer: c1"],
+    ]
+    own = np.corrcoef(e.values[:, :4].ravel(), of_all.values[:, :4].ravel())[0, 1]
+    assert compared.correlation == pytest.approx(own)
+    lab = of_all.values[:, 4:7].sum(1)
+    assert compared.features[4].whole == pytest.approx(np.abs(lab).mean())
+    assert compared.features[4].largest == pytest.approx(np.abs(lab - e.values[:, 4]).max())
+    assert len(e[3:5].whole.explanation) == 2, "some rows of it are some rows of both"  # type: ignore[union-attr]
+    assert replace(e, whole=None) == e, "an explanation is the same with or without"
+
+
+def test_of_a_linear_model_the_whole_space_is_what_united_values_sum() -> None:
+    d = trained("logistic", bits=0)
+    e = whole_of(d, d.terms.test[:20])
+    assert e.whole is not None
+    compared = compare_whole(e, e.whole)
+    assert max(one.largest for one in compared.features) < 1e-10
+    assert (compared.correlation, compared.same_first) == (pytest.approx(1), 1)
+
+
 def test_importance_and_some_of_the_rows() -> None:
     d = trained(epochs=5)
     e = explain(d, d.terms.test[:100], HOST)
@@ -194,9 +362,7 @@ def test_shap_draws_and_agrees() -> None:
     rows = d.terms.test[:4]
     e = explain(d, rows, HOST)
     whole = torch.cat([d.host.columns[rows], *(answer_scores(a) for a in d.ask(rows).values())], 1).numpy()
-    off = torch.cat(
-        [d.host.columns[d.terms.train].median(0).values, *(answer_scores(a)[0] for a in d.off().values())]
-    ).numpy()
+    off = torch.cat([middle(d.host.columns[d.terms.train]), *(answer_scores(a)[0] for a in d.off().values())]).numpy()
 
     def f(x: np.ndarray) -> np.ndarray:
         scores = d.host.scores(torch.from_numpy(x))

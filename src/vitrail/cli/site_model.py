@@ -146,6 +146,13 @@ def explain(
         list[str] | None,
         typer.Option(help="Site that publishes nothing on the page of all sites.", autocompletion=completion.sites),
     ] = None,
+    whole_space: Annotated[
+        bool,
+        typer.Option(
+            "--whole",
+            help="Vertical studies with all tables on this machine: also the values of every column of the guests.",
+        ),
+    ] = False,
     seed: Annotated[int, typer.Option(help="Random seed for sampling rows.")] = 1,
     out: Annotated[
         Path | None, typer.Option(help="HTML file to write (default: explain-SITE.html, here or in the run folder).")
@@ -167,15 +174,15 @@ def explain(
     place = host_run_of(place) or place
     if is_together(place):
         refuse_others({"--site": site, "--row": row, "--reference": reference, "--refuse": refuse})
-        explain_parties(place, data, rows, id_ or [], party, feature, outcome, seed, out)
+        explain_parties(place, data, rows, id_ or [], party, feature, outcome, seed, out, whole_space)
         return
-    if data is None or party or id_:
+    if data is None or party or id_ or whole_space:
         what = (
             "expected the site's own file, or a folder with the files of all sites."
             if data is None
             else "the run has no parties."
         )
-        raise VitrailError("cannot explain", [Problem("--data" if data is None else "--party, --id", what)])
+        raise VitrailError("cannot explain", [Problem("--data" if data is None else "--party, --id, --whole", what)])
     loaded = Run.load(place) if not (place / "invitation.json").exists() else None
     everyone = loaded is not None and not site
     alone = {"--row": row, "--feature": feature, "--reference": reference}

@@ -190,6 +190,7 @@ def explain_parties(
     outcome: str | None,
     seed: int,
     out: Path | None,
+    whole_space: bool = False,
 ) -> None:
     """`vitrail explain` of a run with parties: the host's own page, or, where all are on this machine, a guest's."""
     from vitrail.core.errors import nearest
@@ -204,8 +205,11 @@ def explain_parties(
         raise VitrailError("cannot explain", [Problem("--party", f"the study has no party {who!r}.", hint)])
     tables = tables_of(run, data)
     if who == run.study.host:
-        whole = run.explain(rows, tables, outcome, seed)
+        whole = run.explain(rows, tables, outcome, seed, whole_space)
         shown = run.explain(list(ids), tables, outcome) if ids else None
+    elif whole_space:
+        what = f"{who} knows its own columns alone."
+        raise VitrailError("cannot explain", [Problem("--whole", what, "Leave out --party, or --whole.")])
     else:
         whole = run.explain_guest(who, rows, tables, seed)
         shown = run.explain_guest(who, list(ids), tables) if ids else None

@@ -196,6 +196,11 @@ class Method(Exchange[State, Coord, Work, Down, Up]):
         """The model that all sites share, where the coordinator holds one."""
         return {}
 
+    @property
+    def setting(self) -> str:
+        """What pages say of these hyperparameters: which of them are the paper's, where that is not plain."""
+        return ""
+
     def plan(self, rounds: int) -> tuple[Stage, ...]:
         return (training(self, rounds),)
 

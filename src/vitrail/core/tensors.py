@@ -36,6 +36,12 @@ def zeros(tree: Params) -> Params:
     return out
 
 
+def medians(rows: Tensor) -> Tensor:
+    """[column] of [row, column]; of an even number of rows the mean of the two in the middle, of which torch takes the
+    lower one."""
+    return (rows.median(0).values - (-rows).median(0).values) / 2
+
+
 def subtract(one: Params, other: Params) -> Params:
     """one - other, for the names of `other`."""
     if not other:  # where nothing is shared

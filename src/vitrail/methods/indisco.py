@@ -1,4 +1,4 @@
-"""inDISCO (Naumova; later published as MyTH): prototypes that show what a site's model looks at, learned together.
+"""inDISCO (Klavdiia Naumova 2023; later MyTH): prototypes that show what a site's model looks at, learned together.
 
 The network is that of nets/prototype_network.py: d_p is the distance of prototype p to the nearest latent patch of a
 picture.
@@ -13,9 +13,9 @@ picture.
                 accelerated proximal steps of length 1 / L. 100 of them stop early on pictures: the objective is not
                 at its lowest and hardly a weight is 0, but more steps told new pictures no better
 
-`share`: what is averaged. "no": nothing, each site alone (LMLP). "prototypes": they and the last layer (GMGP, the
-paper's). "add-on": the layers before them too. "all": all convolutions too, the default, since it was best where we
-tried it: prototypes of which each site has another latent space cannot be compared, nor averaged.
+`share`: what is averaged. "prototypes", the default: they and the last layer, convolutions local, which is the paper's
+method (GMGP). "no": nothing, each site alone (the paper's LMLP). Ours are "add-on", the layers before them too, and
+"all", all convolutions too: best where we tried it, since prototypes of different latent spaces are hardly comparable.
 
 With `alone_too` each site trains beside it, on the same batches, a model of its own (LMLP): what it learns by itself is
 what a bias at one site shows in. (In the first round both are the same, so that the first report tells it.) OWN is the
@@ -70,7 +70,7 @@ class InDISCO(PrototypeRounds, Method[State, Coord, Work, Shared, Any]):
     catalogue = Catalogue("inDISCO", tuning_grid={"clst": (0.4, 0.8), "sep": (0.08, 0.2)}, required_net="prototypes")
     aggregation: ClassVar[Literal["sum", "each"]] = "each"  # of models that go round; while training the sum
     lr: Annotated[float, Ge(0)] | None = 3e-3
-    share: Literal["no", "prototypes", "add-on", "all"] = "all"
+    share: Literal["no", "prototypes", "add-on", "all"] = "prototypes"
     alone_too: bool = True
     travel: bool = True
     warm: Annotated[int, Ge(1)] = 5

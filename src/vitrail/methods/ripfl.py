@@ -6,27 +6,29 @@
                    u_s   =  mean of K / S over its training rows, by e_s alone
     coordinator    sure  =  the half of the sites with the lowest u_s
                    G     =  the sure, and a third of the others by lot (`drawn`)                 `selection`
-                   c_s   =  2 + (|G| - 2) (u_s - min u) / (max u - min u), rounded; or `takes`
-                   g_s   =  mean of those c_s models of G that are most like t_s:
-                            cos(t_s, t_k) over all parameters, its own first if it is in G       `similarity`
+                   G_s   =  G, with or without s itself                                          `count_self`
+                   c_s   =  2 + (|G_s| - 2) (u_s - min u) / (max u - min u), rounded; or `takes`
+                   g_s   =  mean of those c_s models of G_s that are most like t_s:
+                            cos(t_s, t_k) over all parameters, its own first if it is in G_s     `similarity`
     at site s      t_s  <-  (front of g_s, rear of t_s), and every `rear` rounds all of g_s
 
 Each part has a switch. `evidence = false`: the study's own loss, unsureness by what that says of it (cross-entropy: by
 entropy), nothing fused. `lam = 0`: no e_g. `selection`: "all", or "random": as many, all by lot. `similarity = false`:
 whom by lot; with `takes` as large as there are sites everyone averages all of G. With lam = 0, everybody chosen and
-taken, `rear = 1` is FedAvg and `rear = "never"` FedPer, both by the loss of evidence.
+taken, `rear = 1` is FedAvg and `rear = "never"` FedPer, both by the loss of evidence. With 30 sites the default is the
+15/5 of table 2, and `drawn_sure = drawn = 2/3`, of the sure so many by lot, its 10/10.
 
 Choices where the paper is open. The rear is the last two linear layers (`rear_of`). e_g is by the front and rear as
-last received. Sites that are not chosen still receive; at least one of the unsure is drawn. A site counts its own model
-if it is chosen. Where all are equally unsure, c = 2. Equal ones stand by lot. Who is away is not chosen, and its last
-model is not mixed; when it comes back it is given what suits that model, and if it never came the mean of G. A model
-that is no number is never chosen. A site predicts by its own evidence, after training (OWN); the model that it would
-go on from, front received and rear its own, is scored beside it (RECEIVED): this one is what FedAvg and FedPer are
-scored by. Of the optimiser's memory nothing outlives a round, unless `memory = "kept"`.
+last received. Sites that are not chosen still receive; at least one of the unsure is drawn. The paper mixes "remaining
+clients", which is `count_self = false`; by default a chosen site counts its own model. Where all are equally unsure,
+c = 2. Equal ones stand by lot. Who is away is not chosen, and its last model is not mixed; when it comes back it gets
+what suits that model, and if it never came the mean of G. A model that is no number is never chosen. A site predicts by
+its own evidence, after training (OWN); the model that it would go on from, front received and rear its own, is scored
+beside it (RECEIVED), as FedAvg and FedPer are. The optimiser's memory outlives a round only if `memory = "kept"`.
 
 What crosses: down only the front, but for every `rear`-th round; up always the whole model, since all of it is compared
 (and u_s): the paper saves on the way down. Who sees what: the coordinator each site's model. A site whose mix is of two
-models, one of them its own, can work out the other.
+models, one of them its own, can work out the other; one whose mix is of one model (few sites, `takes = 1`) has it.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ from vitrail.core.losses import CrossEntropy, Evidence, Loss, PriorEvidence, Unc
 from vitrail.core.task import Batch, Task, carry_state
 from vitrail.core.tensors import Params, clone, overlay, per_site, subtract, to_all
 from vitrail.methods.blocks.basics import per_pair
-from vitrail.methods.blocks.similar_models import SimilarModels, cosines, rear_of
+from vitrail.methods.blocks.similar_models import SimilarModels, cosines, mix_models, rear_of
 
 
 class State(NamedTuple):
@@ -66,7 +68,7 @@ class Down(NamedTuple):
 
 class Up(NamedTuple):
     change: Annotated[
-        Params, "what training on your rows changed in your whole model; sites are sent means of models, some of two"
+        Params, "what training on your rows changed in your whole model; sites are sent means of models, some of 1 or 2"
     ]
     doubt: Annotated[Tensor, "how unsure your model is of your training rows: one number, which the report shows"]
 
@@ -89,8 +91,10 @@ class RIPFL(SimilarModels, Method[State, Coord, Work, Down, Up]):
     anneal: Annotated[int, Ge(1)] | None = None  # epochs until then; None: the study's, or 10
     selection: Literal["uncertainty", "all", "random"] = "uncertainty"
     drawn: Annotated[float, Ge(0), Le(1)] = 1 / 3  # share of the unsure
+    drawn_sure: Annotated[float, Ge(0), Le(1)] = 1.0  # share of the sure
     similarity: bool = True
     takes: Annotated[int, Ge(1)] | None = None  # models in a mix; None: between 2 and all, by uncertainty
+    count_self: bool = True  # whether a site's own model may be in its mix
     rear: Annotated[int, Ge(1)] | Literal["never"] = 5
 
     def plan(self, rounds: int) -> tuple[Stage, ...]:
@@ -119,22 +123,18 @@ class RIPFL(SimilarModels, Method[State, Coord, Work, Down, Up]):
 
     def state(self, task: Task, sites: int) -> State:
         params = clone(to_all(task.start, sites))
-        rear = clone({k: params[k] for k in rear_of(task)})
-        return State(params, rear, {}, task.initial_state(params, shared=params))
+        rear, memory = clone({k: params[k] for k in rear_of(task)}), task.initial_state(params, shared=params)
+        return State(params, rear, {}, memory)
 
     def coord(self, task: Task, sites: int) -> Coord:
-        alone = torch.eye(sites).to(task.like)
-        return Coord(clone(to_all(task.start, sites)), task.like.new_ones(sites), alone)
+        return Coord(clone(to_all(task.start, sites)), task.like.new_ones(sites), torch.eye(sites).to(task.like))
 
     def send(self, task: Task, coord: Coord, roster: Roster) -> Down:
         return Down(self.mixes(task, coord))
 
     def mixes(self, task: Task, coord: Coord) -> Params:
         """g_s of every site, as far as it is sent."""
-        given = coord.share.amax(0) > 0
-        # what nobody takes may be no number at all, and 0 times it would be none either
-        held = {k: torch.where(per_site(given, coord.models[k]), coord.models[k], 0) for k in self.sends(task)}
-        return {k: (coord.share @ v.reshape(len(v), -1)).view_as(v) for k, v in held.items()}
+        return mix_models({k: coord.models[k] for k in self.sends(task)}, coord.share)
 
     def begin(self, site: SiteContext, state: State, down: Down) -> Work:
         params = clone(overlay(state.params, down.params))

@@ -19,6 +19,7 @@ from vitrail.core.errors import Problem, VitrailError
 from vitrail.data.encoding import rows_as_text
 from vitrail.data.readers.tables import clean
 from vitrail.study.model import Study
+from vitrail.vertical.shap import GuestColumns, beside_united, whole_groups, whole_names
 from vitrail.vertical.training.host_model import TYPICAL, GuestAccess, HostModel, PredictedRows, answer_words, level_of
 from vitrail.vertical.training.knn import Knn
 from vitrail.vertical.training.party_side import (
@@ -102,22 +103,24 @@ class NeighbourModel(HostModel):
     def unanswered_rows(self, guest: str, place: Tensor) -> Tensor:
         return place[:0]
 
-    def explain(self, rows: OwnRows, places: Tensor, outcome: str | None = None) -> Explanation:
+    def explain(
+        self,
+        rows: OwnRows,
+        places: Tensor,
+        outcome: str | None = None,
+        guests: Mapping[str, GuestSide] | None = None,
+    ) -> Explanation:
         """The share of the positive class, or the number: neighbours have no odds."""
         assert self.knn is not None
         study, ref = self.study, self.reference
         level = level_of(study, outcome)
         off = matrix(self.encoder, ref)[0]
-        explained = self.knn.explain(places, list(study.features), groups_of(self.encoder), off)
+        groups, turned = groups_of(self.encoder), level is not None and level != study.target.levels[-1]
+        explained = self.knn.explain(places, list(study.features), groups, off)
         shown = rows_as_text(rows.common.iloc[places.numpy()], study)
         hidden = np.full((len(shown), len(study.guests)), np.nan, object)
-        values, base = explained.values, explained.base_values
-        if level is not None and level != study.target.levels[-1]:
-            values, base = -values, 1 - base
-        return replace(
-            explained,
-            values=values,
-            base_values=base,
+        explained = replace(
+            _turned(explained) if turned else explained,
             data=np.concatenate([shown, hidden], 1),
             reference=TYPICAL,
             answer=answer_words(study, level),
@@ -125,3 +128,19 @@ class NeighbourModel(HostModel):
             rows=tuple(rows.labels[rows.places[i]] for i in places.tolist()),
             columns=(*columns_of(ref, study), *(FeatureLabel() for _ in study.guests)),
         )
+        if not guests:
+            return explained
+        sides, knn = [GuestColumns.of(guests[g.name], places) for g in self.knn.guests], self.knn
+        everybody = torch.cat([knn.columns, *(g.columns for g in knn.guests)], 1)
+        whole = Knn(knn.name, everybody, knn.y, knn.train, [], knn.k).explain(
+            places,
+            whole_names(explained, sides),
+            whole_groups(knn.columns.shape[1], groups, sides),
+            torch.cat([off.double(), *(g.reference for g in knn.guests)]),
+        )
+        return beside_united(explained, _turned(whole) if turned else whole, sides)
+
+
+def _turned(e: Explanation) -> Explanation:
+    """Of a share: of the other class's."""
+    return replace(e, values=-e.values, base_values=1 - e.base_values)

@@ -242,17 +242,23 @@ class VerticalRun:
         tables: Tables | None = None,
         outcome: str | None = None,
         seed: int = 1,
+        whole: bool = False,
     ) -> Explanation:
         """The host's page: why the model says what it says. `rows`: how many of those in common, by lot where there
         are more, or the ids wanted. Two answers of each guest for a row, with and without its columns, and none where
         they were given before. Where guests are on other machines, rows of which all have told, with the host's table.
+        `whole`: beside it the values of every party's columns (`Explanation.whole`), where all tables are on this
+        machine.
         """
         own = self._own_rows(tables)
+        if whole and not self.on_one_machine:
+            what = "the guests' columns are on other machines, and stay there."
+            raise VitrailError("cannot explain", [Problem("--whole", what, "Leave it out: it is for simulations.")])
         places = self.choose(rows, seed)
         for name, guest in self.access().items():
             self.model.learn(name, places, guest)
         self._keep()
-        return self.model.explain(own, places, outcome)
+        return self.model.explain(own, places, outcome, self._sides(tables).guests if whole else None)
 
     def explain_guest(
         self, guest: str, rows: int | Sequence[Any] = 1000, tables: Tables | None = None, seed: int = 1

@@ -15,9 +15,10 @@ from typer.testing import CliRunner
 import vitrail as vt
 from tests.support import picture_sites
 from tests.support.vertical.talks import naive
-from vitrail.analysis.explanations.rows import Explanation
+from vitrail.analysis.explanations.rows import NOTHING, Explanation
 from vitrail.analysis.explanations.summary import summarise_sites
 from vitrail.cli import app, main
+from vitrail.core.losses import CrossEntropy
 from vitrail.data.encoding import Encoder
 from vitrail.data.readers.tables import clean
 from vitrail.data.splitting import split_rows
@@ -57,6 +58,37 @@ def trained(target: dict[str, Any], features: dict[str, Any] = FEATURES, sites: 
 @pytest.fixture(scope="module")
 def run() -> vt.Run:
     return trained(CLASSES)
+
+
+class TakesAll:
+    """A network that declares that it takes missing values."""
+
+    takes_missing = True
+
+
+def test_a_missing_value_is_the_reference_of_a_network_that_takes_it(
+    run: vt.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = run.final_model("north", "explain")
+    usual = explain_model(mine, "north", SITES["north"], None, 5)
+    task, _ = mine.scorer()
+
+    def scores(x: torch.Tensor) -> torch.Tensor:
+        z = torch.where(x.isnan(), 0.25, x).sum(1)
+        return torch.stack([torch.zeros_like(z), z], 1)
+
+    monkeypatch.setattr(Model, "scorer", lambda self: (replace(task, net=TakesAll(), loss=CrossEntropy()), scores))
+    e = explain_model(mine, "north", SITES["north"], None, 5)
+    assert e.reference == NOTHING != usual.reference
+    cleaned = clean(SITES["north"], mine.study)
+    encoded = torch.from_numpy(mine.encoder.matrix(cleaned))
+    assert e.base_values == pytest.approx(0.25 * encoded.shape[1])
+    assert all(label.off != label.off for label in e.columns), "off is shown as missing"
+    places = [str(name) for name in cleaned.index]
+    x = encoded[[places.index(name) for name in e.rows]]
+    for i, feature in enumerate(mine.study.features):
+        columns = np.flatnonzero(mine.encoder.layout.source == i).tolist()
+        assert e.values[:, i] == pytest.approx((x[:, columns] - 0.25).sum(1).numpy(), abs=1e-5), feature
 
 
 @pytest.fixture(scope="module")

@@ -6,14 +6,15 @@ reference). Exact up to 16 features; above, of sampled coalitions with an interv
 A feature that is in the row as in the reference adds nothing to any coalition: its value is 0, and it is not counted
 among the 16, so that a row with k others takes 2^k answers of the model.
 
-A reference is one row (the median; or NaN where the model takes missing values), or several (background).
+A reference is one row (the median; or NaN where the model declares that it takes missing values), or several
+(background).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import pandas as pd
@@ -36,6 +37,17 @@ NOTHING = "a missing value"
 Answers = Callable[[NDArray[Any]], NDArray[Any]]  # [row, column] -> [row]
 Scale = Literal["number", "share", "odds", "hazard"]
 AT_ONCE = 1 << 17  # numbers given to the model at a time: what lies between its layers should stay in the cache
+
+
+@runtime_checkable
+class TakesMissing(Protocol):
+    """A model that says of itself whether missing values mean something to it: of such a one they are the reference."""
+
+    takes_missing: bool
+
+
+def takes_missing(model: object) -> bool:
+    return isinstance(model, TakesMissing) and model.takes_missing
 
 
 class FeatureLabel(NamedTuple):
@@ -70,6 +82,7 @@ class Explanation:
     rows: tuple[str, ...] = field(default=(), compare=False)  # their names
     columns: tuple[FeatureLabel, ...] = field(default=(), compare=False)  # [feature]
     each: str = field(default="", compare=False)  # "patient", where the rows were drawn so that none has two
+    whole: WholeSpace | None = field(default=None, compare=False)  # the same rows by the columns of all parties
 
     def __len__(self) -> int:
         return len(self.values)
@@ -82,7 +95,8 @@ class Explanation:
     def __getitem__(self, rows: Any) -> Explanation:
         at = np.atleast_1d(np.arange(len(self))[rows])
         parts = {k: getattr(self, k)[at] for k in ("values", "base_values", "data", "half")}
-        return replace(self, **parts, rows=tuple(self.rows[i] for i in at) if self.rows else ())
+        whole = None if self.whole is None else replace(self.whole, explanation=self.whole.explanation[rows])
+        return replace(self, **parts, rows=tuple(self.rows[i] for i in at) if self.rows else (), whole=whole)
 
     def column(self, feature: int) -> FeatureLabel:
         return self.columns[feature] if self.columns else FeatureLabel()
@@ -136,6 +150,14 @@ class Explanation:
                 "shap is not installed", [Problem("for_shap", "it needs the package shap.", hint)]
             ) from None
         return shap.Explanation(self.values, self.base_values, self.data, feature_names=self.feature_names)
+
+
+@dataclass(frozen=True)
+class WholeSpace:
+    """Values of every column of every party, which a simulation alone can know."""
+
+    explanation: Explanation
+    owners: tuple[str, ...]  # [feature]: the guest whose it is; nothing of the host's
 
 
 def explain_rows(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.core.declarations import WireRules
+from vitrail.core.declarations import Catalogue, WireRules
 from vitrail.core.exchange import Exchange, Nothing, Roster, SiteContext
 from vitrail.core.facts import Facts
 from vitrail.core.optimizers import Optimizer, of_parameter
@@ -20,6 +20,15 @@ from vitrail.methods.fedavg import Averages, Shared
 
 if TYPE_CHECKING:
     from vitrail.methods.indisco import InDISCO
+
+
+SETTINGS = {  # what is shared, and whose setting that is
+    "no": "nothing is shared: each site alone, the paper’s LMLP",
+    "prototypes": "prototypes and last layer are shared, convolutions stay at the sites: the paper’s method",
+    "add-on": "add-on layers, prototypes and last layer are shared: our setting, not the paper’s",
+    "all": "all layers are shared, convolutions too: our setting, not the paper’s",
+    "pooled": "all pictures are in one place: the paper’s CMCP",
+}
 
 
 class State(NamedTuple):
@@ -53,6 +62,8 @@ class PrototypeRounds:
 
     still: ClassVar[tuple[str, ...]] = ()  # groups that do not move
     measures_classes: ClassVar[bool] = False
+    catalogue: ClassVar[Catalogue]
+    share: Literal["no", "prototypes", "add-on", "all"]
     weights: Literal["uniform", "rows"]
     invited: int | None
     clst: float
@@ -64,6 +75,10 @@ class PrototypeRounds:
     def compares(self) -> bool:
         """Whether there is a model trained alone beside the shared one."""
         return False
+
+    @property
+    def setting(self) -> str:
+        return SETTINGS["pooled" if self.catalogue.pools_rows else self.share]
 
     @property
     def averages(self) -> Averages:

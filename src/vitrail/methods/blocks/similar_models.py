@@ -13,7 +13,7 @@ from torch import Tensor
 from vitrail.core.exchange import Roster
 from vitrail.core.random import mixed
 from vitrail.core.task import Task
-from vitrail.core.tensors import Params
+from vitrail.core.tensors import Params, per_site
 
 LEAST = 2  # models in a mix, where so many are chosen
 
@@ -23,37 +23,51 @@ class SimilarModels:
 
     selection: Literal["uncertainty", "all", "random"]
     drawn: float
+    drawn_sure: float
     similarity: bool
     takes: int | None
+    count_self: bool
 
     def choose(self, doubt: Tensor, fit: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """[site] bool: who is of the surer half of those that are `fit` to be chosen, and who is chosen."""
         place, many = ranked(torch.where(fit, doubt, torch.inf), key), fit.sum()
         half = (many + 1) // 2
+        sures = (half * self.drawn_sure).round().clamp(min=1 if self.drawn_sure else 0)
         lots = ((many - half) * self.drawn).round().clamp(min=1 if self.drawn else 0)
         sure = fit & (place < half)
         if self.selection == "all":
             return sure, fit
         if self.selection == "random":
-            return sure, fit & (ranked((~fit).to(doubt), key) < half + lots)
+            return sure, fit & (ranked((~fit).to(doubt), key) < sures + lots)
         others = fit & ~sure
-        return sure, sure | (others & (ranked((~others).to(doubt), key) < lots))
+        of_the_sure = sure & (ranked((~sure).to(doubt), key) < sures)
+        return sure, of_the_sure | (others & (ranked((~others).to(doubt), key) < lots))
 
     def mixed_of(self, alike: Tensor, doubt: Tensor, fit: Tensor, chosen: Tensor, roster: Roster) -> Tensor:
-        """[user, site]: of whose models each user's mix is made; its own last one where nobody is chosen."""
-        many, alone = chosen.sum().to(doubt), torch.eye(len(doubt), dtype=doubt.dtype, device=doubt.device)
+        """[user, site]: of whose models each user's mix is made; its own last one where nobody may be in it."""
+        alone = torch.eye(len(doubt), dtype=doubt.dtype, device=doubt.device)
+        may = chosen & (self.count_self | (alone == 0))  # [user, site]
+        many = may.sum(1).to(doubt)
         low, high = torch.where(fit, doubt, torch.inf).amin(), torch.where(fit, doubt, -torch.inf).amax()
         if self.takes is None:
             part = torch.where(high > low, (doubt - low) / (high - low), 0).nan_to_num(1.0).clamp(0, 1)
             count = torch.minimum((LEAST + (many - LEAST) * part).round(), many)
         else:
-            count = many.clamp(max=self.takes).expand(len(doubt))
+            count = many.clamp(max=self.takes)
         if self.similarity:
             apart, lots = (-alike - alone).nan_to_num(torch.inf), roster.key
         else:
             apart, lots = torch.zeros_like(alike), mixed(roster.key[:, None], roster.seeds)
-        taken = chosen & (ranked(torch.where(chosen, apart, torch.inf), lots) < count[:, None])
-        return torch.where(many > 0, taken / count.clamp(min=1)[:, None], alone)
+        taken = may & (ranked(torch.where(may, apart, torch.inf), lots) < count[:, None])
+        return torch.where(many[:, None] > 0, taken / count.clamp(min=1)[:, None], alone)
+
+
+def mix_models(models: Params, share: Tensor) -> Params:
+    """Of models [site, ...]: the mix of each user, [user, ...], by its shares [user, site]."""
+    given = share.amax(0) > 0
+    # what nobody takes may be no number at all, and 0 times it would be none either
+    held = {k: torch.where(per_site(given, v), v, 0) for k, v in models.items()}
+    return {k: (share @ v.reshape(len(v), -1)).view_as(v) for k, v in held.items()}
 
 
 def cosines(models: Params) -> tuple[Tensor, Tensor]:

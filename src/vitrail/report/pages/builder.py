@@ -222,7 +222,9 @@ def _about(
 
 def _about_run(run: Run) -> list[tuple[str, str]]:
     """How it was run, and which rows were left out."""
-    about = [
+    setting = run.method.setting
+    about = [("Setting", f"{setting[:1].upper()}{setting[1:]}.")] if setting else []
+    about += [
         (k.capitalize().replace("_", " "), str(run.info[k])) for k in ("engine", "device", "started", "dropout_rate")
     ]
     rows = dict(zip(run.sizes.site, run.sizes.train_rows + run.sizes.test_rows, strict=True))

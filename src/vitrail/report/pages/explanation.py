@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from markupsafe import Markup
 
+from vitrail.analysis.explanations.comparison import compare_whole
 from vitrail.analysis.explanations.direction import DOWN, FEWEST, UP
 from vitrail.analysis.explanations.rows import MOST_EXACT, Explanation
 from vitrail.core.errors import Problem, VitrailError, nearest
@@ -105,6 +106,7 @@ def render_explained(
         fewest=FEWEST,
         exact=MOST_EXACT,
         united=listed([name(u) for u in whole.united]),
+        compared=None if whole.whole is None else compare_whole(whole, whole.whole),
         base=figures.says_words(whole, float(whole.base_values[0])),
         one_base=bool(np.ptp(whole.base_values) < 1e-6 * (1 + np.abs(whole.base_values).max())),
     )
@@ -175,6 +177,11 @@ def to_text(e: Explanation, site: str, shown: Explanation | None = None) -> str:
             for r in e.importance()[:5]
         ),
     ]
+    if e.whole is not None:
+        lines += ["", "With every column at hand, as in a simulation alone: mean sizes united, and of all columns"]
+        for one in compare_whole(e, e.whole).features:
+            lines.append(f"  {one.feature}: {scale.size(one.united)}, {scale.size(one.whole)}")
+            lines += [f"    {column}: {scale.size(size)}" for column, size in one.hidden]
     for i in range(len(shown) if shown else 0):
         assert shown is not None
         order = [int(j) for j in np.argsort(-np.abs(shown.values[i]), kind="stable")[:5] if shown.values[i, j]]

@@ -17,16 +17,20 @@ if TYPE_CHECKING:
 
 def contents(page: Page) -> Contents:
     run = run_of(page)
-    return contents_of(read_signals(page), run.sites, run.study.target.levels, run.info["engine"] == "deployed")
+    deployed = run.info["engine"] == "deployed"
+    return contents_of(read_signals(page), run.sites, run.study.target.levels, deployed, run.method.setting)
 
 
-def contents_of(signals: ShortcutSignals, sites: Sequence[str], levels: Sequence[str], deployed: bool) -> Contents:
+def contents_of(
+    signals: ShortcutSignals, sites: Sequence[str], levels: Sequence[str], deployed: bool, setting: str = ""
+) -> Contents:
     lines = sentences(signals, sites, labels_of(levels, signals))
     return {
         "said": [(name(f"{s.site}, class {s.label}"), s.what, s.sure, s.ask) for s in lines],
         "calm": calm(signals),
         "look": LOOK_THERE if deployed else LOOK,
         "level": f"{100 * signals.level:g}",
+        "setting": setting,
     }
 
 

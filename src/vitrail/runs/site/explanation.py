@@ -2,7 +2,8 @@
 their units.
 
 Off is the typical row: the median of each number and the most frequent level of each other feature, over the site's
-training rows. Explained is the log odds of a class, or the number that is predicted.
+training rows; of a network that declares that it takes missing values, a row of these. Explained is the log odds of a
+class, or the number that is predicted.
 """
 
 from __future__ import annotations
@@ -17,7 +18,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from vitrail.analysis.explanations.rows import Explanation, answers_of, columns_of, explain_rows
+from vitrail.analysis.explanations.rows import (
+    NOTHING,
+    Explanation,
+    answers_of,
+    columns_of,
+    explain_rows,
+    takes_missing,
+)
 from vitrail.core.errors import Problem, VitrailError, nearest
 from vitrail.data.encoding import fingerprint_rows, rows_as_text, typical_row
 from vitrail.data.persons import as_numbers, one_row_each
@@ -59,21 +67,24 @@ def explain_model(
         problems.append(Problem("reference", what, "Give the site's own file beside new rows: --reference FILE."))
     if problems:
         raise VitrailError("cannot explain", problems)
-    off = typical_row(back, study)
+    off, means = typical_row(back, study), TYPICAL + whose
     source = mine.encoder.layout.source
     groups = [np.flatnonzero(source == i).tolist() for i in range(len(study.features))]
     task, scorer = mine.scorer()
+    encoded = mine.encoder.matrix(off).astype(np.float32)
+    if takes_missing(task.net):
+        off, encoded, means = off * np.nan, np.full_like(encoded, np.nan), NOTHING
     scale, center = (target.scale, target.center) if target.kind == "number" else (1.0, 0.0)
     level = outcome if outcome is not None else target.levels[-1] if target.levels else None
     answers = answers_of(scorer, task.loss, target.levels.index(level) if level is not None else 0)
     explanation = explain_rows(
         lambda x: answers(x) * scale + center,  # the site's constant is in the answers already
         mine.encoder.matrix(cleaned.iloc[at]).astype(np.float32),
-        mine.encoder.matrix(off).astype(np.float32),
+        encoded,
         list(study.features),
         groups,
         data=rows_as_text(cleaned.iloc[at], study),
-        means=TYPICAL + whose,
+        means=means,
         seed=seed,
     )
     unit = f" in {target.unit}" if target.unit else ""

@@ -17,7 +17,7 @@ import hashlib
 import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from torch import Tensor
 
 from vitrail.core.errors import MatchRefused, MessageRefused, Problem, RationSpent, VitrailError
 from vitrail.core.optimizers import Optimizer
-from vitrail.core.tensors import Params
+from vitrail.core.tensors import Params, medians
 from vitrail.vertical.mailbox import Mailbox, Program, Triple, Wait
 from vitrail.vertical.matching.lookup import Asked, LookupGuest
 from vitrail.vertical.messages import (
@@ -55,6 +55,8 @@ Everybody = Callable[[], tuple[Tensor, Sequence[str]]]  # [row, column] of all i
 
 
 class Guest:
+    takes_missing: ClassVar[bool] = False  # its model; then columns that are off are missing
+
     def __init__(
         self,
         offer: GuestOffer,
@@ -67,17 +69,21 @@ class Guest:
         secret: bytes | None = None,
         people: Sequence[str] | None = None,
     ) -> None:
-        """columns [row, column] in the order of the match; `reference` [column]: the row that says "off", the median
-        of the training rows where it is not given; `start` [column, answer]: the first weights, else 0; `people`: the
-        ids of the rows, spelled as agreed, else their places; `secret`: what the noise is made of together with these,
-        which must stay the same as long as people are asked about, else new."""
+        """columns [row, column] in the order of the match; `reference` [column]: the row that says "off", where it is
+        not given the median of the training rows, or missing values if the model takes them; `start` [column, answer]:
+        the first weights, else 0; `people`: the ids of the rows, spelled as agreed, else their places; `secret`: what
+        the noise is made of together with these, which must stay the same as long as people are asked about, else new.
+        """
         if columns.shape != (terms.rows, offer.columns) or not bool(columns.isfinite().all()):
             what = f"expected {terms.rows} rows of {offer.columns} numbers, got {tuple(columns.shape)}"
             what += "." if columns.shape != (terms.rows, offer.columns) else " with some values that are not numbers."
             raise VitrailError("a guest's rows do not fit", [Problem(offer.name, what, "Match and encode again.")])
         self.name, self.offer, self.terms, self.rule, self.ration = offer.name, offer, terms, rule, ration
         self.columns = columns
-        self.reference = columns[terms.train].median(0).values if reference is None else reference
+        if reference is None:
+            usual = medians(columns[terms.train])
+            reference = torch.full_like(usual, torch.nan) if self.takes_missing else usual
+        self.reference = reference
         weight = columns.new_zeros(1, offer.columns, offer.answer) if start is None else start[None].clone()
         self.params: Params = {"weight": weight}
         self.memory = rule.state(self.params)

@@ -18,7 +18,7 @@ from vitrail.core.errors import Problem, VitrailError
 from vitrail.core.losses import CrossEntropy, Loss
 from vitrail.core.optimizers import Optimizer
 from vitrail.core.task import Batch, Out
-from vitrail.core.tensors import Params, clone
+from vitrail.core.tensors import Params, clone, medians
 from vitrail.vertical.messages import BareSlope, HostTriple, Levels, Masked, Numbers, Slope
 from vitrail.vertical.training.terms import Terms
 from vitrail.vertical.training.triples import shared
@@ -118,7 +118,7 @@ class Host:
 
     def usual(self, guest: str) -> Tensor:
         """[answer]: the median of what this guest answered about the training rows, for when it is away."""
-        return self.said[guest][self.terms.train].median(0).values
+        return medians(self.said[guest][self.terms.train])
 
     def predict(self, rows: Tensor, answers: Mapping[str, Levels | Numbers]) -> Tensor:
         """[row, output] scores; a guest that said nothing is taken at its usual answer."""

@@ -17,7 +17,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from vitrail.analysis.explanations.rows import Explanation, FeatureLabel, columns_of
+from vitrail.analysis.explanations.rows import NOTHING, Explanation, FeatureLabel, columns_of, takes_missing
 from vitrail.core.errors import Problem, VitrailError, nearest
 from vitrail.core.tensors import Params
 from vitrail.data.encoding import Encoder, rows_as_text
@@ -26,11 +26,20 @@ from vitrail.storage.atomic_files import private_folder, write_atomically
 from vitrail.storage.untrusted_files import read_text
 from vitrail.study.model import Study
 from vitrail.vertical.matching.ids import look
-from vitrail.vertical.shap import explain_with_answers
+from vitrail.vertical.shap import GuestColumns, explain_whole, explain_with_answers
 from vitrail.vertical.training.checkpoints import read_tensors, write_tensors
 from vitrail.vertical.training.dialogue import Dialogue
 from vitrail.vertical.training.host import LayeredModel, answer_scores
-from vitrail.vertical.training.party_side import HostSide, OwnRows, groups_of, joint_of, loss_of, matrix, reference_of
+from vitrail.vertical.training.party_side import (
+    GuestSide,
+    HostSide,
+    OwnRows,
+    groups_of,
+    joint_of,
+    loss_of,
+    matrix,
+    reference_of,
+)
 from vitrail.vertical.training.terms import Terms
 
 TYPICAL = "at the host, the median of each number and the most frequent level of each other feature over its training "
@@ -234,13 +243,24 @@ class HostModel:
                 parts.append(f"{lost} of them it does not have, and the median of its answers stands for them")
         return z, answered, f"{guest}: {'; '.join(parts)}."
 
-    def explain(self, rows: OwnRows, places: Tensor, outcome: str | None = None) -> Explanation:
-        """Rows in common of which all guests have told, by the host's features and one united feature a guest."""
+    def explain(
+        self,
+        rows: OwnRows,
+        places: Tensor,
+        outcome: str | None = None,
+        guests: Mapping[str, GuestSide] | None = None,
+    ) -> Explanation:
+        """Rows in common of which all guests have told, by the host's features and one united feature a guest; with
+        the `guests` of a simulation also by their columns."""
         study, target = self.study, self.study.target
         level = level_of(study, outcome)
-        cleaned, ref = rows.common.iloc[places.numpy()], self.reference
+        output, groups = target.levels.index(level) if level is not None else 0, groups_of(self.encoder)
+        cleaned, ref, means = rows.common.iloc[places.numpy()], self.reference, TYPICAL
+        x, off = matrix(self.encoder, cleaned), matrix(self.encoder, ref)
         joint, _ = joint_of(study, len(self.encoder.columns), self.terms)
         scale, center = (target.scale, target.center) if target.kind == "number" else (1.0, 0.0)
+        if takes_missing(joint):
+            ref, off, means = ref * torch.nan, torch.full_like(off, torch.nan), NOTHING
         first, rest = joint.parts(self.params) if isinstance(joint, LayeredModel) else (None, self._with_answers)
 
         def scores(x: Tensor) -> Tensor:
@@ -248,15 +268,19 @@ class HostModel:
                 return rest(x) * scale + center
 
         explained = explain_with_answers(
-            scores, loss_of(study), matrix(self.encoder, cleaned), matrix(self.encoder, ref),
-            {name: self.guest_answers[name][places] for name in self.guest_answers},
-            {n: v[None] for n, v in self.off.items()}, list(study.features), groups_of(self.encoder), first=first,
-            data=rows_as_text(cleaned, study), output=target.levels.index(level) if level is not None else 0,
-            means=TYPICAL, seed=self.terms.seed,
+            scores, loss_of(study), x, off, {name: self.guest_answers[name][places] for name in self.guest_answers},
+            {n: v[None] for n, v in self.off.items()}, list(study.features), groups, first=first,
+            data=rows_as_text(cleaned, study), output=output, means=means, seed=self.terms.seed,
         )  # fmt: skip
         names = tuple(rows.labels[rows.places[i]] for i in places.tolist())
         columns = (*columns_of(ref, study), *(FeatureLabel() for _ in self.guest_answers))
-        return replace(explained, answer=answer_words(study, level), rows=names, columns=columns)
+        explained = replace(explained, answer=answer_words(study, level), rows=names, columns=columns)
+        if not guests:
+            return explained
+        return explain_whole(
+            explained, lambda rows: self._with_answers(rows) * scale + center, loss_of(study), x, off[0], groups,
+            [GuestColumns.of(guests[o.name], places) for o in self.terms.offers], output=output, seed=self.terms.seed,
+        )  # fmt: skip
 
     def _with_answers(self, x: Tensor) -> Tensor:
         """Scores of columns with the answers of all guests beside them."""

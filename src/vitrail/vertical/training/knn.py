@@ -20,6 +20,7 @@ from torch import Tensor
 
 from vitrail.analysis.explanations.rows import MEDIAN, MOST_EXACT, Explanation, explain_worths
 from vitrail.core.errors import Problem, VitrailError
+from vitrail.core.tensors import medians
 from vitrail.stats.shapley import Floats, Masks, Worth, every
 from vitrail.vertical.messages import Distances, Wanted
 from vitrail.vertical.training.ration import RationAccount
@@ -50,7 +51,7 @@ class KnnGuest:
             hint = 'Use split or vertical_logistic, or say trust = "full" if that is meant.'
             raise VitrailError("nearest neighbours need full trust", [Problem(f"guest {name}", GIVES_AWAY, hint)])
         self.name, self.columns, self.train, self.ration = name, columns.double(), train, ration
-        self.reference = self.columns[train].median(0).values if reference is None else reference.double()
+        self.reference = medians(self.columns[train]) if reference is None else reference.double()
 
     def reply(self, wanted: Wanted) -> Distances:
         if self.ration is not None:
@@ -117,7 +118,7 @@ class Knn:
         groups: the host's columns of each feature; reference [column]: the host's "off", else the median."""
         own, trained = self.columns[rows], self.columns[self.train]
         groups = [[i] for i in range(own.shape[1])] if groups is None else groups
-        ref = trained.median(0).values if reference is None else reference.double()
+        ref = medians(trained) if reference is None else reference.double()
         by_feature = [trained[:, list(g)].T.contiguous().T for g in groups]  # column after column
         off = [squares(ref[None, list(g)], part)[0] for g, part in zip(groups, by_feature, strict=True)]
         off += [self.wire.cross(g.name, self.name, g.off()).squares[0] for g in self.guests]
