@@ -1,4 +1,4 @@
-"""SCAFFOLD (Karimireddy et al. 2020), option II: control variates take out the sites' drift.
+"""SCAFFOLD (Karimireddy et al. 2020), option II: control variates remove the drift of the sites.
 
     at the site      y <- y - lr (grad f_i(y) - c_i + c)             K steps from y = x
                      c_i <- c_i - c + (x - y) / (K lr)
@@ -6,7 +6,7 @@
                      c <- c + 1/N * sum_S (c_i_new - c_i)            N: all sites
 
 The formula for c_i is that of plain SGD, so momentum is off and cannot be turned on. A site sends changes of c_i;
-whoever adds up all of them has it.
+anyone who adds up all of them knows c_i.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Methods of a study with parties, who hold columns of the same people: names and hyperparameters.
+"""Methods of a vertical study, whose parties hold columns of the same people: names and hyperparameters.
 
-They are no exchanges between a coordinator and sites, and none of the laws of TABLE is about them; how host and guests
-talk is in vertical/. What a guest answers (numbers, rounding, noise, ration) is the guest's, in [parties.NAME].
+They are not exchanges between a coordinator and sites, and the laws of TABLE do not apply to them. vertical/ has the
+messages between host and guests. Each guest sets its own limits (digits, rounding, noise, ration) in [parties.NAME].
 """
 
 from __future__ import annotations
