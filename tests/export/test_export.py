@@ -159,7 +159,7 @@ def test_a_step_that_has_no_onnx_is_named(monkeypatch) -> None:
 
     monkeypatch.delitem(onnx_graph.TABLE, "tanh.default")
     mine = site_model()
-    with pytest.raises(VitrailError, match=r"cannot write as ONNX: aten\.tanh\.default"):
+    with pytest.raises(VitrailError, match=r"cannot be written as ONNX: aten\.tanh\.default"):
         build_onnx(mine, traced(), {})
 
 

@@ -278,7 +278,7 @@ def test_look_needs_no_private_layers(place: Path, method: str, tmp_path: Path) 
     page, mine = tmp_path / "look.html", place / "data" / "north"
     told = do("look", tmp_path / "run", "--site", "north", "--data", mine, "--out", page)
     assert "This stays at north." in told
-    assert "Of 13 pictures that no training saw" in told
+    assert "Of 13 pictures that were not used in training" in told
     assert "data:image/png;base64" in of_pictures(page.read_text())
     told = do("look", tmp_path / "run", "--site", "north", "--data", mine, "--feature", "grey", code=2)
     assert "has no columns" in told

@@ -200,7 +200,7 @@ def test_a_guests_columns_are_looked_at_or_described_at_home(place: Path) -> Non
     assert any(f.kind == "out_of_range" for f in check_party(frames["lab"], agreed, "lab"))
     for said, words in (
         ('[features.pid]\nkind = "numeric"\n', "the id is among the features"),
-        ("[target]\n", "expected [features.COLUMN] sections alone, got target"),
+        ("[target]\n", "expected only [features.COLUMN] sections, got target"),
         ("x = = 3", "expected TOML"),
         ('[features.crp]\nkind = "numerc"\n', "features.crp.kind"),
         ("[features]\n", "needs a column"),

@@ -70,7 +70,7 @@ class AgreedMix(Versioned, Method[State, VersionedCoord, Work, VersionedMessage,
         super().__post_init__()
         object.__setattr__(self, "tuned", tuple(self.tuned))  # files have lists
         if list(self.tuned) != sorted(set(self.tuned)):
-            raise ValueError("tuned is a list of epochs, each more than the one before")
+            raise ValueError("tuned must be a list of increasing numbers of epochs")
         if why := why_unfit(self.inner):
             raise ValueError(f"inner = {self.inner!r}: {why}")
 
@@ -101,7 +101,10 @@ class AgreedMix(Versioned, Method[State, VersionedCoord, Work, VersionedMessage,
         return 1 + len(self.tuned), len(self.alphas)
 
     def plan(self, rounds: int) -> tuple[Stage, ...]:
-        what = "your loss per row on rows left out, by what was agreed and alone, and how sure their difference is"
+        what = (
+            "your loss per row on rows left out, with the agreed mix and trained alone, and the error of "
+            "their difference"
+        )
         shown: list[AnyExchange] = [
             MixLosses(lambda task, state: {k: getattr(state, k) for k in MEANS}, MEANS.__getitem__, what)
         ]

@@ -42,7 +42,9 @@ from vitrail.methods.blocks.basics import Reveal, Revealed
 
 LEAST = 0.001  # of the exponential schedule, in round L
 TURN = "turn"  # what p_i - p_0 is called among parameters
-BEGINNING = 'how much of each core every mixture begins with: alike, or with weights = "rows" by the sites\' rows'
+BEGINNING = (
+    'the share of each core in every mixture at the start: equal, or with weights = "rows" in proportion to rows'
+)
 OWN_MIXTURE = "how much of each core is mixed into your own model, and hence that model"
 
 
@@ -64,7 +66,7 @@ class Down(NamedTuple):
     cores: Annotated[Params, "the core models of all sites"]  # [site, core, ...]
     own: Annotated[Tensor, "which of them is yours"]  # [site, core]
     begin: Annotated[Tensor, BEGINNING]  # [site, core]: p_0
-    pull: Annotated[Tensor, "how strongly yours is held there in this round"]  # [site]: lambda(r)
+    pull: Annotated[Tensor, "how strongly your mixture is held there in this round"]  # [site]: lambda(r)
 
 
 class Up(NamedTuple):
@@ -99,7 +101,7 @@ class APPLE(Method[State, Coord, Work, Down, Up]):
         if self.weights == "rows":
             turns = ((0, 1), *[(1,)] * (rounds - 1))
             train = train._replace(exchanges=(CountRows(), self), cycle=turns)
-        what = "how much of each core is mixed into your own model, which tells that model to who has the cores"
+        what = "how much of each core is mixed into your own model, which reveals it to anyone who has the cores"
         shown = Mixtures(lambda task, state: state.mixture, lambda name: (("user", "site"), MIXED), what)
         return train, Stage("show", (shown,), 1, "mixture", "After training, once")
 

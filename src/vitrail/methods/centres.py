@@ -81,7 +81,7 @@ class Centres(Method[State, Coord, Work, Down, Up]):
     invited: Annotated[int, Ge(1)] | None = None
 
     def plan(self, rounds: int) -> tuple[Stage, ...]:
-        what = "which group you are in, and your loss per row on rows left out, by the choice and alone"
+        what = "which group you are in, and your loss per row on rows left out, with the choice and trained alone"
         shown = Reveal(lambda task, state: {k: getattr(state, k) for k in MEANS}, MEANS.__getitem__, what)
         train, apart_from = training(self, rounds), int(self.warm * rounds)
         if self.groups > 1:
@@ -112,7 +112,7 @@ class Centres(Method[State, Coord, Work, Down, Up]):
     def incompatibilities(self, task: Task) -> tuple[str, ...]:
         if self.split == "all" or "head" in task.net.groups:
             return ()
-        return ('split = "head", and the network has no group "head"',)
+        return ('split = "head" needs a network with a group "head"',)
 
     def invite(self, task: Task, coord: Coord, roster: Roster) -> Tensor:
         return Averages(self.weights, self.invited).invite(task, Shared({}), roster)

@@ -58,8 +58,11 @@ class Down(NamedTuple):
 class Up(NamedTuple):
     change: Annotated[
         Params,
-        "what training on your rows changed in your group's model, times how much it counts; compared with what other "
-        "sites' rows changed, it decides with whom you are grouped, which the report tells",
+        (
+            "what training on your rows changed in your group's model, times how much it counts; compared "
+            "with the other sites' changes, it decides with which sites you are grouped, which the report "
+            "shows"
+        ),
     ]
     weight: Annotated[Tensor, 'how much it counts: 1, or with weights = "rows" how many rows you train on']
 

@@ -59,7 +59,12 @@ class FedRoD(Averages, Method[State, Shared, Work, Shared, Up]):
     def incompatibilities(self, task: Task) -> tuple[str, ...]:
         if isinstance(task.loss, CrossEntropy):
             return ()
-        return ("its balanced softmax weighs classes by their rows, so it needs classes and their cross-entropy",)
+        return (
+            (
+                "its balanced softmax weighs classes by their rows, so it needs a target of classes and the "
+                "cross-entropy loss"
+            ),
+        )
 
     def state(self, task: Task, sites: int) -> State:
         params, row = to_all(task.start, 1), task.like.new_zeros(1, 1, *task.net.shape)

@@ -95,9 +95,9 @@ class InDISCO(PrototypeRounds, Method[State, Coord, Work, Shared, Any]):
 
     def incompatibilities(self, task: Task) -> tuple[str, ...]:
         if not isinstance(task.net, ProtoNet):
-            return ('it is about networks with prototypes: write kind = "prototypes" under [network]',)
+            return ('it needs a network with prototypes: write kind = "prototypes" under [network]',)
         if not isinstance(task.loss, CrossEntropy):
-            return ("it trains by cross-entropy, and its last layer is convex in nothing else",)
+            return ("it needs the cross-entropy loss, the only one in which its last layer is a convex problem",)
         return ()
 
     def training_optimizer(self, optimizer: Optimizer, net: Net) -> Optimizer:
@@ -191,7 +191,9 @@ class InDISCOCentral(InDISCO):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.share != "no" or self.travel:
-            raise ValueError('all pictures are in one place, so that nothing is shared: share is "no", travel false')
+            raise ValueError(
+                'all pictures are in one place, so nothing is shared: write share = "no" and travel = false'
+            )
 
     def shown(self) -> tuple[Stage, ...]:
         return ()

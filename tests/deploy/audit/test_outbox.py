@@ -86,7 +86,7 @@ def test_a_full_disk_lets_nothing_out_and_heals(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))  # the message is longer
     try:
-        with pytest.raises(vt.VitrailError, match="nothing leaves this house") as told:
+        with pytest.raises(vt.VitrailError, match="the site sends nothing until its outbox can be written") as told:
             box.record(message(1), message(1).pack())
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

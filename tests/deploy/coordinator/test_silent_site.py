@@ -115,9 +115,9 @@ def test_a_silent_site_is_waited_for_where_the_others_are_too_few(silent: Any) -
     ("kind", "tensor", "number", "words"),
     [
         ("prepare", "rows", -5, "rows: expected numbers from 0"),
-        ("prepare", "rows", 0, "none to train on"),
+        ("prepare", "rows", 0, "expected at least one row to train on"),
         ("prepare", "target", 1e300, "target: expected numbers from 0 to 1"),
-        ("prepare", "target", 0.9, "do not add up to 1"),
+        ("prepare", "target", 0.9, "expected shares that add up to 1"),
         ("prepare", "chance", 1e9, "expected a number from 0 to 1, got 1e"),
         ("settle", "scores", 1e9, "expected a number from 0 to 1, got 1e"),
         ("settle", "scores", -0.5, "expected a number from 0 to 1, got -0.5"),

@@ -153,7 +153,7 @@ def test_the_home_lies_outside_the_kit(folder: Path, place: Path) -> None:
     assert not kit.exists()
     enrolment.request(invitation, kit, place / "mine")
     assert enrolment.load_kit(kit).home == place / "mine"
-    refused("this kit's home is", enrolment.request, invitation, kit, place / "other")
+    refused("this kit already has the home", enrolment.request, invitation, kit, place / "other")
 
 
 def test_inviting_again_keeps_authority_and_approvals(folder: Path, place: Path) -> None:

@@ -72,7 +72,7 @@ def test_a_site_joins_when_the_list_is_complete(folder: Path, place: Path) -> No
     approve(folder, place, "va", "cleveland")
     early = take(folder, place, "va")
     told = refused("list of participants is not complete", agree, early, place / "va.csv", "", True)
-    assert "hungarian and switzerland were invited and not approved yet" in str(told)
+    assert "hungarian and switzerland were invited but not approved yet" in str(told)
     with pytest.raises(VitrailError, match="hungarian and switzerland are not approved yet"):
         serve(enrolment.load_coordinator(folder), None, 60.0, lambda event, told: None)
     approve(folder, place, "hungarian")
@@ -158,10 +158,10 @@ def test_approvals_whose_list_is_refused(folder: Path, place: Path) -> None:
     kit, said = place / "sites" / "va.kit", json.loads(file.read_text())["roster"]
     for given, why in (
         (None, "does not name the participants"),
-        ({**said, "va": said["cleveland"]}, "this kit's key is"),
+        ({**said, "va": said["cleveland"]}, "but this kit has the key"),
         ({**said, "hungarian": said["cleveland"]}, "same key"),
-        ({**said, "hungarian": 3}, "expected names and fingerprints"),
-        (["va"], "expected names and fingerprints"),
+        ({**said, "hungarian": 3}, "expected the names and fingerprints"),
+        (["va"], "expected the names and fingerprints"),
     ):
         assert why in str(
             refused("list of participants was refused", enrolment.accept, kit, change(file, roster=given))

@@ -135,7 +135,7 @@ def test_a_run_that_would_exceed_the_limit_is_refused_and_nothing_is_counted(tmp
     over = site_of(tmp_path, "b", agreement(3.0, "two"), va, most=4.0)
     with pytest.raises(BudgetSpent) as error:
         greet(over, OTHER)
-    assert "it would come to epsilon 4.46" in error.value.problems[0].what
+    assert "would bring epsilon to 4.46" in error.value.problems[0].what
     assert error.value.to_outside() == BudgetSpent.heading, "what was spent elsewhere is not the coordinator's"
     assert not (tmp_path / "b" / OTHER).exists(), "no run began"
     assert len(over.ledger.entries()) == 1  # type: ignore[union-attr]

@@ -55,7 +55,7 @@ def test_it_says_once_that_the_coordinator_went_away_and_once_that_it_is_back(
     time.now += BACK
     reach.look()
     assert len(said) == 2
-    assert said[1].endswith("The coordinator is back, after 73 seconds.")
+    assert said[1].endswith("The coordinator can be reached again, after 73 seconds.")
     reach.look()
     assert len(said) == 2
 

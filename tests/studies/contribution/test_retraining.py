@@ -96,7 +96,7 @@ def test_few_sites_are_trained_again_and_seeds_differ(study, sites, kept) -> Non
     assert told.main().value.sum() == pytest.approx(told.gain, abs=1e-9)
     page = render_contribution(told)
     assert "trained again" in page
-    assert "seeds; their noise is in the interval" in page
+    assert "seeds; the interval includes their noise" in page
     one = contribution(kept, "va", sites, seeds=1)
     assert not one.main().chance.any()
     assert "noise unknown" in one.reliance()

@@ -290,7 +290,7 @@ def test_no_credits_for_a_model_that_is_no_better_than_one_answer(learns: bool, 
     assert bool(len(told.ledger)) == learns, "the values are told, the credits are not computed"
     assert (told.unpaid() == "") == learns
     html, text = render_contribution(told), to_text(told)[0]
-    assert ("No credits were computed: the model that all trained together" in text) == (not learns)
+    assert ("No credits were computed, because the model of all sites" in text) == (not learns)
     assert ("No credits were computed" in html) == (not learns)
     assert ("share of credits" in html) == learns
     assert "on average over all orders" in html, "they are Shapley values, paid or not"
@@ -341,7 +341,7 @@ def test_updates_of_another_run_are_noticed(sites, kept, tmp_path) -> None:
     out = forge(kept, tmp_path / "run", lambda v: v + 1)
     (out / "coordinator" / "shared.safetensors").write_bytes((kept / "coordinator" / "shared.safetensors").read_bytes())
     seal_again(out, "forged")
-    with pytest.raises(vt.VitrailError, match="do not lead to the run's last"):
+    with pytest.raises(vt.VitrailError, match="do not add up to the last shared model"):
         contribution(out, "va", sites["va"])
 
 
@@ -368,7 +368,7 @@ def test_mistakes_are_told(sites, kept, study, tmp_path) -> None:
     with pytest.raises(vt.VitrailError) as caught:
         contribution(kept, "cleveland", sites["cleveland"], method="banzhaf", coalitions=1, seeds=0)
     assert len(caught.value.problems) == 3
-    with pytest.raises(vt.VitrailError, match="of 3 of 4 sites are not here"):
+    with pytest.raises(vt.VitrailError, match="of 3 of 4 sites are not available here"):
         contribution(kept, "cleveland", sites["cleveland"], retrain=True)
     vt.federate(study, sites, out=tmp_path / "run")
     with pytest.raises(vt.VitrailError, match="--keep-updates"):

@@ -61,7 +61,7 @@ def test_good_ids_have_no_faults() -> None:
     ("ids", "form", "kind", "rows", "words"),
     [
         (["a", None, "c", " ", float("nan")], "trimmed", "empty_id", (1, 3, 4), "3 rows have no id"),
-        (["12", "abc", "34"], "digits", "empty_id", (1,), "nothing is left of 1 ids as form = 'digits'"),
+        (["12", "abc", "34"], "digits", "empty_id", (1,), "1 ids are empty once form = 'digits'"),
         (["a", "b", "a", "c", "b"], "exact", "repeated_id", (0, 1, 2, 4), "4 rows share their id"),
         (["A1", "a1", "b2"], "folded", "colliding_ids", (0, 1), "'A1' and 'a1'"),
         (["0012", "12", "13"], "number", "colliding_ids", (0, 1), "'0012' and '12'"),

@@ -27,7 +27,7 @@ from vitrail.methods.blocks.basics import EarlyStopping, Reveal, distance, per_u
 
 class State(NamedTuple):
     params: Params  # the user's own model, once settled
-    local: Annotated[Params, "the model that is trained on your rows alone, beside"]
+    local: Annotated[Params, "the model that is trained on your rows alone, in parallel"]
     shared: Params  # Global, once settled
     memory: Annotated[Params, "what the optimiser remembers of your last batches"] = {}  # noqa: RUF012
 
@@ -43,7 +43,7 @@ class Coord(Protocol):
 
 class Down(NamedTuple):
     models: Annotated[Params, "the models of all sites"]  # [site, user, ...]
-    wanted: Annotated[Tensor, "to which of them you are asked to answer"]  # [site, user] bool
+    wanted: Annotated[Tensor, "for which of them you are asked to train"]  # [site, user] bool
     own: Annotated[Tensor, "which of them is yours"]  # [site, user]: 1 where the site is the user
 
 
@@ -88,7 +88,7 @@ class EveryUser(Method[State, Held, Work, Down, Up], Generic[Held]):
         """[user, site] bool: whose model which site is asked to train."""
 
     def plan(self, rounds: int) -> tuple[Stage, ...]:
-        what = "the model trained on your rows alone, which stays here until then, if it is linear"
+        what = "the model trained on your rows alone, if it is linear; until then it stays here"
         shown = Reveal(lambda task, state: state.local if task.net.linear else {}, _of_linear, what)
         show = (Stage("show", (shown,), 1, "own model", "After training, once"),)
         return (training(self, rounds), *(show if self.beside else ()))
