@@ -42,9 +42,7 @@ from vitrail.methods.blocks.basics import Reveal, Revealed
 
 LEAST = 0.001  # of the exponential schedule, in round L
 TURN = "turn"  # what p_i - p_0 is called among parameters
-BEGINNING = (
-    'the share of each core in every mixture at the start: equal, or with weights = "rows" in proportion to rows'
-)
+BEGINNING = 'the initial share of each core in every mixture: equal, or with weights = "rows" in proportion to rows'
 OWN_MIXTURE = "how much of each core is mixed into your own model, and hence that model"
 
 

@@ -120,7 +120,7 @@ def check_grid(study: Study, method: AnyMethod, grid: Grid, metric: str) -> None
     keys = {SCALE, *(f.name for f in dataclasses.fields(kind)), *TrainingSpec.model_fields, *Network.model_fields}
     for key, values in grid.items():
         if key not in keys:
-            what = f"there is no setting {methods.name_of(method)} in {key!r}, training or network."
+            what = f"there is no setting {key!r} in {methods.name_of(method)}, training or network."
             problems.append(Problem(f"grid.{key}", what, nearest(key, keys)))
             continue
         if len({repr(v) for v in values}) < len(values):

@@ -306,7 +306,7 @@ def test_words() -> None:
     sites = ["a", "b", "c", "d"]
     (said,) = sentences(told, sites, labels_of(["cat", "dog"], told))
     assert said.text.startswith(
-        "b, class dog: its model classifies 92 % of these pictures correctly at its own site and 8 % at the other"
+        "Site b, class dog: its model classifies 92 % of these pictures correctly at its own site and 8 % at the other"
     )
     assert said.sure == "Probability that a federation without any shortcut shows as much at any site: below 0.001."
     text = to_text(told, sites, ["cat", "dog"])

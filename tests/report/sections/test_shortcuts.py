@@ -191,7 +191,7 @@ def test_the_terminal_tells_it_when_a_run_ends(
     cli_runs.run(tmp_path / "study.toml", tmp_path / "data", tmp_path / "out")
     said = capsys.readouterr().out
     assert re.search(
-        r"Whose class stands out\?\n  - a, class \S+: its model classifies \d+ % of these pictures correctly", said
+        r"Whose class stands out\?\n  - Site a, class \S+: its model classifies \d+ % of these pictures correctly", said
     )
     assert "To ask a: look at your pictures of class" in said
 

@@ -22,7 +22,7 @@ class ShortcutWording(NamedTuple):
 
     @property
     def text(self) -> str:
-        return f"{self.site}, class {self.label}: {self.what}. {self.sure}"
+        return f"Site {self.site}, class {self.label}: {self.what}. {self.sure}"
 
 
 def sentences(standing: ShortcutSignals, sites: Sequence[str], labels: Sequence[str]) -> list[ShortcutWording]:

@@ -188,7 +188,7 @@ class PartyProgram:
             talk.go_on(home / STEPS, step)
             self.say(f"{step} of {terms.steps} steps were done before.")
         if step < terms.steps and len(here) < len(guests):
-            what = f"all parties kept {terms.steps} of {step} steps, but training can only continue with all guests."
+            what = f"all parties kept {step} of {terms.steps} steps, but training can only continue with all guests."
             raise VitrailError("training cannot go on", [Problem(", ".join(guests), what, "Have all of them join.")])
         talk.train(keep=home / STEPS)
         write_atomically(home / TRAINED, "")

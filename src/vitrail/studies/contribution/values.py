@@ -352,7 +352,7 @@ def to_text(result: Contribution) -> tuple[str, list[tuple[str, list[str], list[
         f"Site {result.user}, {result.rows} test {result.row_word}s of its own: {result.unit} {result.start:.4f} at "
         f"the start and {result.end:.4f} after {result.rounds} rounds{mean}, a gain "
         f"of {result.gain:.4f}. The baseline, the same answer for every "
-        f"{result.row_word}, has \x0010\x00."
+        f"{result.row_word}, has {result.same:.4f}."
     )
     wide = result.values.assign(column=result.values.way + ", " + result.values.kind)
     columns, sites = list(dict.fromkeys(wide.column)), list(dict.fromkeys(wide.site))
