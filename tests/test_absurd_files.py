@@ -209,7 +209,7 @@ def test_large_but_honest_studies_are_not_refused(tmp_path: Path) -> None:
         ("are allowed", {"study": "x = [" + "1," * 400_000 + "]"}),
         ("cannot be read as TOML", {"study": "[" * 100_000}),
         ("no valid certificate", {"authority": "-----BEGIN CERTIFICATE-----\n" + "A" * 1_000_000}),
-        ("lacks versions", {"versions": "x"}),
+        ("wrong type: versions", {"versions": "x"}),
     ],
 )
 def test_absurd_invitations(words: str, said: dict[str, Any], place: Path, tmp_path: Path) -> None:

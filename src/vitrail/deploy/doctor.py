@@ -114,7 +114,7 @@ def _party(kit: Kit, data: Path | None) -> list[Examination]:
                 by = Path(frame.attrs[OWN]).name if OWN in frame.attrs else "values in the table"
                 checks.append(
                     Examination(
-                        True, (f"The features of this table are described by {by}; their names do not leave this site.")
+                        True, f"The features of this table are described by {by}; their names do not leave this site."
                     )
                 )
     return checks

@@ -79,7 +79,7 @@ def _read(path: Path, raw: bytes) -> SafeFile:
         about = content["about"]
         if about["format"] != FORMAT:
             raise _refused(
-                path, (f"its format is {about['format']!r}, but this version of Vitrail reads format {FORMAT}.")
+                path, f"its format is {about['format']!r}, but this version of Vitrail reads format {FORMAT}."
             )
         study = Study.parse(tomllib.loads(content["study"]), f"the study in {path}")
         if study.network.weights:

@@ -50,7 +50,7 @@ def test_requests_that_are_refused(folder: Path, place: Path) -> None:
     refused("another study", enrolment.approve, folder, changed(study="another"))
     refused("another study", enrolment.approve, folder, changed(authority=made.fingerprint))
     refused("format 2", enrolment.approve, folder, changed(format=2))
-    refused("lacks csr", enrolment.approve, folder, changed(csr=7))
+    refused("wrong type: csr", enrolment.approve, folder, changed(csr=7))
     refused("no valid signing request", enrolment.approve, folder, changed(csr="x"))
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "coordinator")])
     for weak in (rsa.generate_private_key(65537, 1024), ec.generate_private_key(ec.SECP256R1())):
@@ -194,7 +194,7 @@ def test_invitations_that_are_refused(folder: Path, place: Path) -> None:
         "does not belong to a certificate authority": {"authority": site.decode()},
         "no valid certificate": {"authority": "x"},
         "format 'new'": {"format": "new"},
-        "lacks seed": {"seed": "1"},
+        "wrong type: seed": {"seed": "1"},
     }.items():
         signed = sign_invitation({**good, **said}, StudyAuthority(folder))  # a coordinator may be wrong too
         (place / "bad.invitation").write_text(json.dumps(signed))

@@ -170,7 +170,7 @@ class RemoteRounds(Rounds):
             if not fine and together:  # nobody can say whose report made it so long
                 event = {
                     "event": "sum not used",
-                    "why": (f"the sum of these reports has length {length:.3g}, which is not plausible"),
+                    "why": f"the sum of these reports has length {length:.3g}, which is not plausible",
                 }
                 self.aggregator.pending_events.append(event | {"sites": part.reporters})
         if not together and ex.trains and bool(good.any()) and (why := self.outlook.jumps(where, float(size[0]))):

@@ -151,7 +151,7 @@ def read_key(path: Path) -> rsa.RSAPrivateKey:
     try:
         key = load_pem_private_key(read_regular(path, LONGEST_TEXT), password=None)
     except (OSError, ValueError, TypeError) as error:
-        what = f"cannot read a private key from it: {getattr(error, 'strerror', None) or 'it is not one'}."
+        what = f"cannot read a private key from it: {getattr(error, 'strerror', None) or 'it holds none'}."
         hint = "Restore it from a backup; a site makes a new kit."
         raise VitrailError("a key cannot be read", [Problem(str(path), what, hint)]) from None
     if not isinstance(key, rsa.RSAPrivateKey):

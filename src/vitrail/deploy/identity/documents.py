@@ -95,7 +95,7 @@ def read_paper(path: Path, keys: Mapping[str, type], kind: str, hint: str) -> di
         hint = "Use the same version of Vitrail on both machines."
     elif not problem:
         wrong = [k for k, kind_ in keys.items() if type(paper.get(k)) is not kind_]
-        problem = f"its field {', '.join(wrong)} is missing or has a value of the wrong type" if wrong else ""
+        problem = f"fields are missing or of the wrong type: {', '.join(wrong)}" if wrong else ""
     if problem:
         raise VitrailError(f"cannot read {kind}", [Problem(str(path), f"expected {kind}, but {problem}.", hint)])
     return dict(paper)

@@ -47,7 +47,7 @@ class List(NamedTuple):
 
     owner: str
     tokens: Annotated[
-        bytes, ("each id as 32 bytes that only all parties together could decrypt, in an order that reveals nothing")
+        bytes, "each id as 32 bytes that only all parties together could decrypt, in an order that reveals nothing"
     ]
 
 
