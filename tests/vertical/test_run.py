@@ -96,7 +96,7 @@ def test_a_new_patient_is_looked_up_blindly_and_counted(run: Path, tmp_path: Pat
     left = VerticalRun.load(run).left()["lab"]["after"]
     code, told = vitrail(*verb, "--blind")
     assert code == 0
-    assert "4 looked up blindly (a table of 430 locked answers" in told
+    assert "4 looked up blindly (a table of 430 encrypted answers" in told
     assert "it does not have 1 of them" in told
     rows = [line.split(",") for line in told.splitlines() if line[0].isdigit()]
     assert [row[-1] for row in rows] == ["answer"] * 3 + ["reference"]

@@ -35,7 +35,7 @@ def with_id(frame: pd.DataFrame, row: int, text: str) -> pd.DataFrame:
         ("lab", lambda f: f.assign(sick="no"), ["only the host has the target 'sick'", "Remove the column here"]),
         ("clinic", lambda f: f.drop(columns="sick"), ["the host's table has no target column 'sick'"]),
         ("lab", lambda f: f.assign(pid=[f"X{i}" for i in range(len(f))]), ["fewer than 100", "440 ids", "430 ids"]),
-        ("lab", lambda f: f[:20], ["clinic has 440 ids and lab 20, over 2 times as many"]),
+        ("lab", lambda f: f[:20], ["clinic has 440 ids and lab has 20, so one list is more than 2 times as long"]),
         ("lab", lambda f: f[["pid"]], ["at least one column that the model can use"]),
         ("clinic", lambda f: f.assign(sick="yes"), ["expected different outcomes", "have the same"]),
         ("clinic", lambda f: f.assign(sick="maybe"), ["column sick", "expected one of no, yes"]),
@@ -58,7 +58,7 @@ def test_bad_tables_are_named_and_nothing_crosses(
 def test_ids_that_are_one_as_spelled(place: Path) -> None:
     (place / "study.toml").write_text(STUDY + '[match]\nform = "folded"\n')
     spoil(place, "lab", lambda f: with_id(f, 7, f.pid.iloc[3].lower().replace("-", " ")))
-    assert "takes for one" in start(place)[1]
+    assert "in 2 rows different ids become one under form" in start(place)[1]
 
 
 def test_a_table_that_changed_since_the_match(place: Path, run: Path) -> None:
@@ -81,7 +81,7 @@ def test_rations(place: Path, run: Path, tmp_path: Path) -> None:
     assert code == 2
     assert "allows 20 questions about each row in training, but 20 epochs and one question more need 21" in told
     (place / "study.toml").write_text(STUDY.replace("after = 400", "after = 4"))
-    assert "asked about 4 rows after training" in start(place)[1]
+    assert "allows questions about 4 rows after training" in start(place)[1]
     assert not (place / "run").exists(), "what was refused leaves nothing behind"
     (place / "study.toml").write_text(STUDY.replace("after = 400", "after = 60"))
     assert start(place)[0] == 0

@@ -73,5 +73,5 @@ def test_a_wrong_label_that_was_trained_on_comes_first() -> None:
     run = vt.federate(STUDY, {**sites, "north": frame}, rounds=40)
     told = look_behind(run, "north", frame)
     assert isinstance(told, Album)
-    wrong = next(g for g in told.galleries if g.title.startswith("Wrong although"))
+    wrong = next(g for g in told.galleries if g.title.startswith("Wrong, although"))
     assert {s.name for s in wrong.shots[:2]} == set(frame.index[turned])

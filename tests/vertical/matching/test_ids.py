@@ -132,7 +132,13 @@ def test_all_problems_of_all_parties_come_at_once_and_before_anything_crosses() 
     with pytest.raises(vt.VitrailError) as caught:
         vt.match(study(), tables)
     told = str(caught.value)
-    for words in ("1 rows have no id", "2 rows share", "expected one column of ids", "at a guest", "has no target"):
+    for words in (
+        "1 rows have no id",
+        "2 rows share",
+        "expected one column of ids",
+        "table of this guest",
+        "has no target",
+    ):
         assert words in told
     assert "rows 0, 1" in told
 

@@ -164,7 +164,7 @@ def read_certificate(pem: str, where: Path) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(pem.encode())
     except ValueError:
-        what, hint = "it does not contain a valid certificate.", "Ask the coordinator to send it again."
+        what, hint = "it holds no valid certificate.", "Ask the coordinator to send it again."
         raise VitrailError("a certificate cannot be read", [Problem(str(where), what, hint)]) from None
 
 
