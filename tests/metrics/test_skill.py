@@ -91,7 +91,7 @@ def test_tune_says_where_its_best_setting_does_not_beat_the_baseline(tmp_path: P
     assert setting_caution("log_loss", best, 0.59).startswith("No setting is better than the baseline")
     at_b = setting_caution("log_loss", best, 0.69)
     assert at_b.startswith("At site b, which it serves worst, the best setting is no better than the baseline")
-    assert at_b.endswith("its log loss is 0.700, the baseline's 0.450.")
+    assert at_b.endswith("its log loss is 0.700, that of the baseline 0.450.")
     assert setting_caution("log_loss", {**best, "worst": 0.4}, 0.69) == ""
     assert setting_caution("auc", {**best, "worst": 0.4}, 0.5).startswith("At b")
     noise = {

@@ -170,8 +170,8 @@ def test_all_mistakes_at_once() -> None:
 @pytest.mark.parametrize(
     ("grid", "more", "words"),
     [
-        ({}, {}, "nothing to try"),
-        ({"lr": []}, {}, "nothing to try"),
+        ({}, {}, "expected at least one setting"),
+        ({"lr": []}, {}, "expected at least one setting"),
         ({"lr": [0.1]}, {"folds": 1}, "at least 2"),
         ({"lr": [0.1]}, {"folds": 22}, "22 folds"),
         ({"lr": [1e9]}, {}, "diverged"),

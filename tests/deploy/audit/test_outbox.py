@@ -153,7 +153,7 @@ def test_a_changed_file_is_told(tmp_path: Path) -> None:
     box = Outbox(tmp_path)
     box.record(message(), message().pack())
     box.place(1).write_bytes(message(0, seed=9).pack())
-    with pytest.raises(vt.VitrailError, match="not what left"):
+    with pytest.raises(vt.VitrailError, match="not what was sent"):
         box.show(1)
 
 
@@ -208,7 +208,7 @@ def test_the_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(box.place(1)) in shown
     wrong = run.invoke(app, ["outbox", "va.kit", "--show", "8"])
     assert isinstance(wrong.exception, vt.VitrailError)
-    assert "numbers 1 to 1" in str(wrong.exception)
+    assert "messages 1 to 1" in str(wrong.exception)
 
 
 def test_short_tensors_are_printed_whole(tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ RUNS: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "no signature": (lambda run: (run / SIGNATURE).unlink(), "signature.json: it is missing"),
     "damaged": (lambda run: (run / SIGNATURE).write_text("{}"), "the signature is damaged, or not one of Vitrail's"),
-    "by a site": (by_site, "not the coordinator's"),
+    "by a site": (by_site, "the certificate is not that of the coordinator"),
     "afterwards": (page, "report.html: the file was written after the run was signed"),
 }
 

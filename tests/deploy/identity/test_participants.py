@@ -132,7 +132,7 @@ def test_a_site_that_is_added_needs_everybodys_consent(folder: Path, place: Path
     assert set(enrolment.load_coordinator(folder).roster) == {*NAMES, "Bern"}
     with pytest.raises(VitrailError, match="nobody agreed"):
         agree(take(folder, place, "va"), place / "va.csv", "", True)
-    with pytest.raises(VitrailError, match="not what was accepted"):
+    with pytest.raises(VitrailError, match="not the form that was accepted"):
         agree(enrolment.load_kit(kit.folder), place / "va.csv", form_of(kit).hash, True)
 
 

@@ -131,7 +131,7 @@ def test_honest_sites_say_that_all_scored_the_same(sum_: str, tmp_path: Path) ->
     for text in told["va"]:
         box.note_question(text, kind_of(text))
     found = verify_outbox(tmp_path / "va" / "outbox")
-    assert any("have no other" in note for note in found.notes)
+    assert any("contain no different model" in note for note in found.notes)
     assert not any("DIFFER" in problem.what for problem in found.wrong)
 
 

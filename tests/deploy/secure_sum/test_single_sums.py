@@ -426,7 +426,7 @@ def test_shares_of_one_sum_are_worth_nothing_in_another(tmp_path: Path, monkeypa
         return first, read
 
     _, read = replay(tmp_path / "bound")
-    with pytest.raises(VitrailError, match="another key sealed it"):
+    with pytest.raises(VitrailError, match="not sealed with the expected key"):
         read()
     real = dropout_tolerant._purpose
     monkeypatch.setattr(

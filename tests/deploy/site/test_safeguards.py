@@ -68,7 +68,7 @@ def copied(tensor: Tensor) -> Tensor:
 
 
 def test_the_first_word_is_the_agreed_start(site: Site, agreed: Agreement) -> None:
-    with pytest.raises(VitrailError, match="expected the start"):
+    with pytest.raises(VitrailError, match="expected the initial weights"):
         told(site, 0, changed(agreed, offset=put(0, 1.01)))
 
 

@@ -99,7 +99,7 @@ def test_few_sites_are_trained_again_and_seeds_differ(study, sites, kept) -> Non
     assert "seeds; the interval includes their noise" in page
     one = contribution(kept, "va", sites, seeds=1)
     assert not one.main().chance.any()
-    assert "noise unknown" in one.reliance()
+    assert "the noise of the seed is unknown" in one.reliance()
     rebuilt = contribution(kept, "va", sites, retrain=False)
     assert (one.start, one.end) == pytest.approx((rebuilt.start, rebuilt.end), abs=1e-5), "the first seed is the run's"
     assert rebuilt.kind == CARRIED

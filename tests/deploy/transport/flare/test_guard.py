@@ -174,7 +174,7 @@ def test_an_app_is_looked_at_before_it_is_unpacked(tmp_path: Path) -> None:
     assert "larger" in app_problem(packed({str(n): b"" for n in range(33)}), root)
     assert "signature is not valid" in app_problem(packed({**good, "config.json": b"[]"}), root)
     assert "signature is not valid" in app_problem(packed({**good, "more.json": b"[]"}), root)
-    assert "not within it" in app_problem(packed({**good, "../config.json": b"{}"}), root)
+    assert "outside its own folder" in app_problem(packed({**good, "../config.json": b"{}"}), root)
     assert app_problem(packed(signed(folder, "coordinator", app)), root) == "the app is not signed by the lead"
     assert "signature is not valid" in app_problem(packed(app), root)
     for data in (b"", b"no zip", None, packed({})):
