@@ -29,10 +29,10 @@ from vitrail.methods.fedavg import Averages, Shared, Up
 
 class State(NamedTuple):
     own: Annotated[Params, "the model of your own that is mixed into the shared one"]  # v
-    alpha: Annotated[Tensor, "how much of it is mixed in"]  # [site]
+    alpha: Annotated[Tensor, "how much of your own model is mixed in"]  # [site]
     params: Params  # w, once settled
     memory: Annotated[Params, "what the optimiser remembers of your last batches"] = {}  # noqa: RUF012
-    own_memory: Annotated[Params, "what it remembers for the model of your own"] = {}  # noqa: RUF012
+    own_memory: Annotated[Params, "what the optimiser remembers for your own model"] = {}  # noqa: RUF012
 
 
 class Work(NamedTuple):

@@ -62,7 +62,7 @@ class Coord(NamedTuple):
 
 class Down(NamedTuple):
     cores: Annotated[Params, "the core models of all sites"]  # [site, core, ...]
-    own: Annotated[Tensor, "which of them is yours"]  # [site, core]
+    own: Annotated[Tensor, "which of the cores is yours"]  # [site, core]
     begin: Annotated[Tensor, BEGINNING]  # [site, core]: p_0
     pull: Annotated[Tensor, "how strongly your mixture is held there in this round"]  # [site]: lambda(r)
 

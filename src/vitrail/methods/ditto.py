@@ -24,7 +24,7 @@ from vitrail.methods.fedavg import Averages, Shared, Up
 class State(NamedTuple):
     params: Annotated[Params, "the model of your own that is trained in parallel with the shared one"]  # v
     memory: Annotated[Params, "what the optimiser remembers of your last batches"] = {}  # noqa: RUF012
-    own_memory: Annotated[Params, "what it remembers for the model of your own"] = {}  # noqa: RUF012
+    own_memory: Annotated[Params, "what the optimiser remembers for your own model"] = {}  # noqa: RUF012
 
 
 class Work(NamedTuple):

@@ -24,7 +24,7 @@ from vitrail.core.tensors import Params, apply_update, clone, scaled, subtract, 
 
 
 class Own(NamedTuple):
-    params: Annotated[Params, "your model, as far as it is not shared"]  # all layers once settled
+    params: Annotated[Params, "the part of your model that is not shared"]  # all layers once settled
     memory: Annotated[Params, "what the optimiser remembers of your last batches"] = {}  # noqa: RUF012
 
 

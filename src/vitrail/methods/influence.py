@@ -53,7 +53,7 @@ class Models(NamedTuple):
 
 class Down(NamedTuple):
     models: Annotated[Params, "the models of all sites"]  # [user, site, ...]
-    known: Annotated[Tensor, "which sites have sent one"]  # [user, site]
+    known: Annotated[Tensor, "which sites have sent a model"]  # [user, site]
     own: Annotated[Tensor, "which of them is yours"]  # [user, site]: 1 at the user's own place
 
 

@@ -50,7 +50,7 @@ class State(NamedTuple):
     params: Params  # the model of the site's group
     shared: Params  # that of all sites
     memory: Annotated[Params, "what the optimiser remembers of your last batches"] = {}  # noqa: RUF012
-    own_memory: Annotated[Params, "what it remembers for the models of your own"] = {}  # noqa: RUF012
+    own_memory: Annotated[Params, "what the optimiser remembers for your own models"] = {}  # noqa: RUF012
 
 
 class Coord(NamedTuple):

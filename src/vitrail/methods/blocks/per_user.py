@@ -50,11 +50,13 @@ class Down(NamedTuple):
 class Up(NamedTuple):
     update: Annotated[Params, "what your rows would change in the model of each site"]  # [site, user, ...]
     rows: Annotated[Tensor, "how many rows you train on"]  # these [site]
-    drawn: Annotated[Tensor, "how many of them were drawn in this round"]
-    batches: Annotated[Tensor, "in how many batches"]
+    drawn: Annotated[Tensor, "how many of your rows were drawn in this round"]
+    batches: Annotated[Tensor, "in how many batches your rows were drawn"]
     loss: Annotated[Tensor | Nothing, "the loss of your model on rows that you set aside"] = Nothing()
     to_alone: Annotated[Tensor | Nothing, "how far your model is from one trained on your rows alone"] = Nothing()
-    between: Annotated[Tensor | Nothing, "how far that one is from the model of all sites"] = Nothing()
+    between: Annotated[
+        Tensor | Nothing, "how far the model trained on your rows alone is from the model of all sites"
+    ] = Nothing()
 
 
 class Work(NamedTuple):
