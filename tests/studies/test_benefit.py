@@ -111,7 +111,7 @@ def test_a_method_that_diverged_is_not_chosen() -> None:
     none = decide(two._replace(joined=np.full_like(joined, math.nan)))
     assert none.verdict == UNSURE
     assert math.isnan(none.gain)
-    assert "No log loss is defined" in why(none, "FedAvg", "log loss", "row", ROWS, 0.02, REPEATS, True)
+    assert "The log loss is not defined" in why(none, "FedAvg", "log loss", "row", ROWS, 0.02, REPEATS, True)
 
 
 @pytest.mark.parametrize("looks", [1, 2, 3, 7])

@@ -215,5 +215,5 @@ def test_short_tensors_are_printed_whole(tmp_path: Path) -> None:
     m = Message("prepare", {"fingerprint": "ab"}, {"rows": torch.arange(50)})
     text = numbers(m, tmp_path / "x")
     assert all(f" {i} " in text.replace("\n", " ").replace("[", " ").replace("]", " ") for i in range(50))
-    assert "left out" not in text
-    assert "left out" in numbers(Message("round", {}, {"x": torch.arange(200)}), tmp_path / "x")
+    assert "not shown" not in text
+    assert "not shown" in numbers(Message("round", {}, {"x": torch.arange(200)}), tmp_path / "x")

@@ -83,10 +83,10 @@ def forge(box: Path) -> None:
 CHANGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a message": (
         lambda box: (box / "000002.safetensors").write_bytes(b"x"),
-        "000002.safetensors: it is not",
+        "000002.safetensors: this file is not what was sent",
     ),
-    "no message": (lambda box: (box / "000003.safetensors").unlink(), "000003.safetensors: it is missing"),
-    "one more": (lambda box: (box / "000099.safetensors").write_bytes(b"x"), "000099.safetensors: it was added"),
+    "no message": (lambda box: (box / "000003.safetensors").unlink(), "000003.safetensors: the file is missing"),
+    "one more": (lambda box: (box / "000099.safetensors").write_bytes(b"x"), "000099.safetensors: this file was added"),
     "a line": (lambda box: write(box, [lines(box)[0].replace(b"12", b"13"), *lines(box)[1:]]), "line 2: it does not"),
     "a line less": (lambda box: write(box, lines(box)[:4] + lines(box)[6:]), "the lines for message 3 are missing"),
     "made anew": (forge, "lack the site's signature"),
@@ -94,7 +94,7 @@ CHANGES: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda box: write(box, [x.replace(b'"signed"', b'"xigned"') for x in lines(box)]),
         "lack the site's signature",
     ),
-    "no certificate": (lambda box: (box / "certificate.pem").unlink(), "certificate.pem: it is missing"),
+    "no certificate": (lambda box: (box / "certificate.pem").unlink(), "certificate.pem: the certificate is missing"),
     "old lines": (lambda box: write(box, [b'{"direction": "in"}\n', *lines(box)]), "not linked to those before"),
 }
 
@@ -169,7 +169,7 @@ RUNS: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda run: (run / LOG).write_bytes((run / LOG).read_bytes().splitlines(True)[0]),
         "is not the one",
     ),
-    "no signature": (lambda run: (run / SIGNATURE).unlink(), "signature.json: it is missing"),
+    "no signature": (lambda run: (run / SIGNATURE).unlink(), "signature.json: the signature is missing"),
     "damaged": (lambda run: (run / SIGNATURE).write_text("{}"), "the signature is damaged, or not one of Vitrail's"),
     "by a site": (by_site, "the certificate is not that of the coordinator"),
     "afterwards": (page, "report.html: the file was written after the run was signed"),

@@ -218,7 +218,7 @@ def test_a_study_that_changed_since(folder: Path, place: Path) -> None:
     study.with_changes(name="another").save(file)
     refused("belongs to the study", enrolment.invite, file, [], "")
     refused("coordinator's folder", find_coordinator, place / "none.toml")
-    refused("found 0", only_coordinator, place / "nowhere")
+    refused("got 0", only_coordinator, place / "nowhere")
 
 
 def test_rows_of_all_in_one_place_is_no_deployed_study(place: Path) -> None:

@@ -117,7 +117,7 @@ def test_approvals_that_are_refused(folder: Path, place: Path) -> None:
     good = Path(shutil.copy(enrolment.approve(folder, made.file).file, place / "good"))
     theirs = enrolment.approve(folder, other.file).file
     refused("it is for 'H", enrolment.accept, made.kit, theirs)
-    refused("another key", enrolment.accept, made.kit, change(theirs, site="Basel"))
+    refused("a different key", enrolment.accept, made.kit, change(theirs, site="Basel"))
 
     (place / "b").mkdir()
     shutil.copy(place / "heart.toml", place / "b")

@@ -222,7 +222,7 @@ def test_a_list_below_two_thirds_is_refused(tmp_path: Path) -> None:
     for length in (3, 4):
         names = sorted(way.sites)[-length:]
         near = {n: ring[n] for n in names if n != "va"}
-        with pytest.raises(VitrailError, match=f"the sum of {length} sites, and 5 are the fewest"):
+        with pytest.raises(VitrailError, match=f"the sum would be over {length} sites, but at least 5 are required"):
             way.sites["va"].answer(Message("mask", {**words, "names": names, "ring": near}))
     names = sorted(set(way.sites) - {"cleveland"})
     near = {n: ring[n] for n in names if n != "va"}

@@ -77,7 +77,7 @@ def test_a_changed_byte(lasting: dict[str, X25519PrivateKey], place: int) -> Non
 def test_order_and_repetition(lasting: dict[str, X25519PrivateKey]) -> None:
     ends = session(lasting)
     (a, one), (b, two) = (ends["lab"].seal("clinic", text) for text in (b"one", b"two"))
-    refused("number 0 comes next", ends["clinic"], "lab", b, two)
+    refused("expected letter number 0 next", ends["clinic"], "lab", b, two)
     refused("not sealed with the expected key", ends["clinic"], "lab", a, two)  # renumbered
     assert ends["clinic"].open("lab", a, one) == b"one"
     refused("this letter was received before", ends["clinic"], "lab", a, one)

@@ -60,7 +60,7 @@ def test_a_few_sites_cannot_outvote(tmp_path: Path) -> None:
     few = {k: SITES[k] for k in ("north", "south", "west")}
     with pytest.raises(VitrailError, match="protection is not possible") as error:
         vt.federate(study(robust="median"), few, method="fedavg")
-    assert "fewer than 4 sites" in error.value.problems[0].what
+    assert "at least 4 sites are needed" in error.value.problems[0].what
 
 
 def test_the_budget_is_spent_and_told(tmp_path: Path) -> None:

@@ -145,5 +145,5 @@ def test_more_sites_are_checked_at_single_ones(study, sites, tmp_path, monkeypat
 def test_what_is_ones_own_cannot_be_trained_again(study, sites, tmp_path) -> None:
     vt.federate(study, sites, method="fedper", out=tmp_path / "run", keep_updates=True)
     assert contribution(tmp_path / "run", "va", sites, "loo").kind == ROUND
-    with pytest.raises(vt.VitrailError, match="something of its own"):
+    with pytest.raises(vt.VitrailError, match="a part of its own"):
         contribution(tmp_path / "run", "va", sites, retrain=True)

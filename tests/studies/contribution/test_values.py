@@ -363,7 +363,7 @@ def test_many_sites_are_drawn_by_lot(study, sites, tmp_path) -> None:
 def test_mistakes_are_told(sites, kept, study, tmp_path) -> None:
     with pytest.raises(vt.VitrailError, match="Did you mean 'cleveland'"):
         contribution(kept, "clevelnd", sites["cleveland"])
-    with pytest.raises(vt.VitrailError, match="not the rows that the run had"):
+    with pytest.raises(vt.VitrailError, match="that the run used"):
         contribution(kept, "cleveland", sites["cleveland"].assign(age=50))
     with pytest.raises(vt.VitrailError) as caught:
         contribution(kept, "cleveland", sites["cleveland"], method="banzhaf", coalitions=1, seeds=0)
@@ -388,7 +388,7 @@ def test_it_says_when_not_to_rely_on_it(sites, kept) -> None:
         assert rule.said(False) in render_contribution(quiet)
     given = dataclasses.replace(told, values=told.values[told.values.kind != CARRIED])
     assert (given.kind, given.rule) == (ROUND, AS_GIVEN)
-    assert "as they were given" in given.doubt()
+    assert "as they were sent" in given.doubt()
 
 
 def test_page_and_tables(sites, kept, tmp_path) -> None:
@@ -440,7 +440,7 @@ def test_on_the_command_line(study, sites, tmp_path, monkeypatch, capsys) -> Non
     with pytest.raises(vt.VitrailError, match="not the rows"):
         vitrail("contribution", "run", "--user", "va", "--data", "data/cleveland.csv")
     Path("data/va.csv").rename("data/elsewhere.csv")
-    with pytest.raises(vt.VitrailError, match="one file of the site 'va' here, got 0"):
+    with pytest.raises(vt.VitrailError, match="one file for site 'va' here, got 0"):
         vitrail("contribution", "run", "--user", "va", "--data", "data")
     with pytest.raises(vt.VitrailError, match="cannot be computed") as caught:
         vitrail("contribution", "run", "--user", "hungarain", "--data", "nowhere.csv", "--method", "lo")

@@ -83,7 +83,7 @@ class SiteIdentity:
                 raise InvalidSignature
             key.verify(signature, text, padding.PKCS1v15(), hashes.SHA256())
         except InvalidSignature:
-            raise KeyRefused(site, "this is not signed with its key: somebody may have replaced the key.") from None
+            raise KeyRefused(site, "it did not sign this: somebody may have replaced its key.") from None
         if (mark := fingerprint_key(key)) != self.roster[site]:
             what = f"this site accepted it with the key {self.roster[site]}, but now it presents {mark}."
             raise KeyRefused(site, f"{what} The coordinator can issue a second certificate: call that site.")

@@ -81,7 +81,7 @@ def check_form(message: Message, form: MessageSchema, where: str) -> None:
 
 def no_such(word: str, given: Any) -> MessageRefused:
     """Of a question about what was never agreed on."""
-    return MessageRefused(word, f"it has no {str(given)[:40]!r}.")
+    return MessageRefused(word, f"there is no {str(given)[:40]!r} in the agreement.")
 
 
 WHERE = {"stage": int, "round": int, "place": int}  # place: of the exchange in its stage

@@ -181,7 +181,8 @@ class SumParticipant:
 
     def _check_names(self, names: Sequence[str]) -> None:
         if self.site not in names or len(set(names)) < len(names) or not len(names) <= self.terms.most:
-            raise SumRefused("sites", f"{len(names)} sites are listed; this site is among them: {self.site in names}.")
+            among = "among them" if self.site in names else "not among them"
+            raise SumRefused("sites", f"{len(names)} sites are listed, and this site is {among}.")
         if len(names) < self.terms.least:
             what = f"the sum would be over {len(names)} sites, but at least {self.terms.least} are required."
             raise SumRefused("sites", what)
