@@ -110,7 +110,7 @@ def test_not_approved_and_another_agreement(place: Path) -> None:
     assert "not approved" in wrong(at_site(enrolment.load_kit(made.kit)))
     told = (made.kit / "invitation.json").read_text()
     (made.kit / "invitation.json").write_text(told.replace(json.loads(told)["agreement"], "0" * 24))
-    assert "and says 000" in wrong(at_site(enrolment.load_kit(made.kit)))
+    assert "the invitation says 000" in wrong(at_site(enrolment.load_kit(made.kit)))
 
 
 def test_at_the_coordinator(place: Path) -> None:

@@ -93,7 +93,7 @@ def test_tune_says_where_its_best_setting_does_not_beat_the_baseline(tmp_path: P
     assert at_b.startswith("At site b, which it serves worst, the best setting is no better than the baseline")
     assert at_b.endswith("its log loss is 0.700, that of the baseline 0.450.")
     assert setting_caution("log_loss", {**best, "worst": 0.4}, 0.69) == ""
-    assert setting_caution("auc", {**best, "worst": 0.4}, 0.5).startswith("At b")
+    assert setting_caution("auc", {**best, "worst": 0.4}, 0.5).startswith("At site b")
     noise = {
         s: pd.DataFrame(np.random.default_rng(i).normal(size=(60, 2)), columns=["x", "y"]) for i, s in enumerate("ab")
     }

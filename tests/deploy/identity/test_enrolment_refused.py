@@ -207,6 +207,6 @@ def test_invitations_that_are_refused(folder: Path, place: Path) -> None:
     refused("kit of 'H", enrolment.request, file, next((place / "other").glob("*.kit")))
     kit = ask(folder, "Basel", place / "site").kit
     (kit / "key.pem").write_text("x")
-    refused("expected a private key", enrolment.request, file, kit)
+    refused("cannot read a private key", enrolment.request, file, kit)
     (kit / "key.pem").unlink()
     refused("the kit is incomplete", enrolment.load_kit, kit)

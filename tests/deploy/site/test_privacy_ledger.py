@@ -290,7 +290,7 @@ def test_join_shows_what_was_spent_and_refuses_what_is_too_much(tmp_path: Path) 
     assert "Together they spent epsilon 3 for a removed row" in said
     assert done.returncode == 2
     assert BudgetSpent.heading in done.stderr
-    assert "at most 5 was set here" in " ".join(done.stderr.split())
+    assert "the limit set here is 5" in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
     again = vitrail(*given)
     assert BudgetSpent.heading in again.stderr, "the limit is kept"

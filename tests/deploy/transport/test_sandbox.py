@@ -127,7 +127,7 @@ def test_the_verbs_refuse_without_it(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert "Landlock version" in doctor._sandbox().what
     doctor.need_sandbox(True)
     monkeypatch.setattr(sandbox, "abi", lambda: 0)
-    with pytest.raises(VitrailError, match="cannot be shut in"):
+    with pytest.raises(VitrailError, match="cannot be confined"):
         doctor.need_sandbox(True)
     doctor.need_sandbox(False)
     assert not doctor._sandbox().well

@@ -205,7 +205,7 @@ def test_what_the_coordinator_makes_up_is_not_believed(tmp_path: Path) -> None:
     assert fresh.answer(asked).kind == "refused", "nobody signed these halves"
     site = way.sites["va"]
     words = {k: halves.words[k] for k in ("stage", "round", "place", "names", "run")}
-    with pytest.raises(VitrailError, match="another key in this run"):
+    with pytest.raises(VitrailError, match="another key earlier in this run"):
         site.answer(
             Message(two_server.DEAL, {**words, "second": {"key": key.hex(), "signature": "", "certificate": ""}})
         )
@@ -238,7 +238,10 @@ def test_the_second_is_enrolled_like_a_site_and_asked_for_its_yes(tmp_path: Path
     assert "gets both to put their halves together, reads every site. You promise that nobody does." in said
     with pytest.raises(VitrailError, match="the kit of the second server"):
         agree(kits[0], tmp_path / "none.csv", "", True)
-    for kit, why in ((kits[1], "study's second server is registry"), (kits[0], "nobody agreed|not what was accepted")):
+    for kit, why in (
+        (kits[1], "the study's second server is registry"),
+        (kits[0], "nobody agreed|not the form that was accepted"),
+    ):
         with pytest.raises(VitrailError, match=why):
             serve_second(kit.folder, None, "0" * 24, print)
     form = " ".join(contract_text(agreed_on(1), "va", [*FRAMES, SECOND], True).split())
@@ -247,7 +250,7 @@ def test_the_second_is_enrolled_like_a_site_and_asked_for_its_yes(tmp_path: Path
 
 
 def test_a_study_says_who_the_second_is(tmp_path: Path) -> None:
-    for given, why in (({"sum": "two servers", "clip": 1.0}, "apart from the coordinator"),
+    for given, why in (({"sum": "two servers", "clip": 1.0}, "somebody other than the coordinator"),
                        ({"sum": "masked", "second": "x"}, "only")):  # fmt: skip
         with pytest.raises(VitrailError, match=why):
             agreement("fedavg", 1, 6, **given)

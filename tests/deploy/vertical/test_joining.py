@@ -144,7 +144,7 @@ def test_the_doctor_knows_parties(enrolled: tuple[Path, Path], tmp_path: Path) -
     assert told["The cards of all 3 parties are present, and the card of this kit matches its key."]
     assert told["The column of ids, 'pid', is there."]
     assert told["The features of this table are described by values in the table; their names do not leave this site."]
-    assert [what for what in told if what.startswith("lab.csv against the study: 0 errors")]
+    assert [what for what in told if what.startswith("lab.csv was checked against the study: 0 errors")]
     (tmp_path / "lab" / "lab.toml").write_text('[features.crp]\nkind = "numeric"\n')
     assert any("described by lab.toml" in e.what and e.well for e in at_site(kit, data))
     raw = X25519PrivateKey.generate().private_bytes_raw().hex()

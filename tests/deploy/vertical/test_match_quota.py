@@ -84,7 +84,7 @@ def test_the_whole_id_space_is_refused_before_the_list_leaves(tmp_path: Path, mo
 
 
 def test_a_study_that_says_nothing_allows_twice_as_many(tmp_path: Path) -> None:
-    with pytest.raises(VitrailError, match="over 2 times as many"):
+    with pytest.raises(VitrailError, match="more than 2 times as long"):
         houses(tmp_path / "long", two_parties(), SPACE[:402]).connect()
     assert found_by_clinic(houses(tmp_path / "twice", two_parties(), SPACE[:400])) == set(LAB) & set(SPACE[:400])
 

@@ -226,7 +226,7 @@ def test_replayed_and_reordered(tmp_path: Path, how: str) -> None:
     expected = {
         "again": "received before",
         "later": "expected letter number 0 next",
-        "other": "not as",
+        "other": "not sealed with",
     }[how]
     assert expected in told, told
 

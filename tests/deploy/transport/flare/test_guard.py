@@ -170,8 +170,8 @@ def test_an_app_is_looked_at_before_it_is_unpacked(tmp_path: Path) -> None:
     app = {"config.json": b"{}"}
     good = signed(folder, "lead", app)
     assert app_problem(packed(good), root) == ""
-    assert "larger" in app_problem(packed({**good, "bomb": b"\0" * (MOST_UNPACKED + 1)}), root)
-    assert "larger" in app_problem(packed({str(n): b"" for n in range(33)}), root)
+    assert "has more than" in app_problem(packed({**good, "bomb": b"\0" * (MOST_UNPACKED + 1)}), root)
+    assert "has more than" in app_problem(packed({str(n): b"" for n in range(33)}), root)
     assert "signature is not valid" in app_problem(packed({**good, "config.json": b"[]"}), root)
     assert "signature is not valid" in app_problem(packed({**good, "more.json": b"[]"}), root)
     assert "outside its own folder" in app_problem(packed({**good, "../config.json": b"{}"}), root)
