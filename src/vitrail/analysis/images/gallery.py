@@ -124,7 +124,7 @@ def _wrong(shots: list[Shot]) -> Iterable[Gallery]:
     yield _gallery(
         "Wrong, the most certain first",
         "The model predicts another class than the label"
-        + ("; no training saw these pictures. " if any(s.held_out for s in held) else ". ")
+        + ("; these pictures were not used in training. " if any(s.held_out for s in held) else ". ")
         + (
             "Look for what they have in common: a device, a cut, a mark, an unusual patient. Or the label may be wrong."
         ),
