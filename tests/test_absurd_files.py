@@ -205,11 +205,11 @@ def test_large_but_honest_studies_are_not_refused(tmp_path: Path) -> None:
         ("a seed below 2^63", {"seed": -1}),
         ("a short name", {"site": "a" * 100_000, "identity": "x"}),
         ("no port from 1 to 65535", {"address": "h:" + "9" * 6000}),
-        ("is not a machine", {"address": "a." * 50_000 + "b:1"}),
+        ("sites cannot connect to", {"address": "a." * 50_000 + "b:1"}),
         ("are allowed", {"study": "x = [" + "1," * 400_000 + "]"}),
         ("cannot be read as TOML", {"study": "[" * 100_000}),
         ("no valid certificate", {"authority": "-----BEGIN CERTIFICATE-----\n" + "A" * 1_000_000}),
-        ("lacks versions", {"versions": "x"}),
+        ("wrong type: versions", {"versions": "x"}),
     ],
 )
 def test_absurd_invitations(words: str, said: dict[str, Any], place: Path, tmp_path: Path) -> None:

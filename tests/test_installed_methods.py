@@ -97,9 +97,9 @@ def test_a_site_without_it_says_so(there: Path, tmp_path: Path) -> None:
     with_packages(there, ["invite", study, *sites, "--address", "localhost:8123"], [*request, tmp_path / "has it.kit"])
     request.append(tmp_path / "kit")
     told = without(*request, fails=True)
-    assert "the method 'timid' comes from the package stranger-fl 1.2, and here is none that brings it" in told
+    assert "the method 'timid' needs the package stranger-fl 1.2, but this machine has none that provides it" in told
     (told,) = with_packages(package(tmp_path / "other", "1.3"), request, fails=1)
-    assert "comes from the package stranger-fl 1.2, and here is stranger-fl 1.3" in told
+    assert "needs the package stranger-fl 1.2, but this machine has stranger-fl 1.3" in told
 
 
 def test_a_broken_one_is_told_when_it_is_asked_for(tmp_path: Path) -> None:
@@ -108,4 +108,4 @@ def test_a_broken_one_is_told_when_it_is_asked_for(tmp_path: Path) -> None:
     listed, wire, told = with_packages(there, ["methods"], ["wire", "fedavg"], ["wire", "lost"], fails=1)
     assert "FedAvg (McMahan" in listed
     assert "FedAvg, 40 rounds" in wire, "no name is taken twice"
-    assert "stranger-fl 2.0 brings it, but: AttributeError" in told
+    assert "the package stranger-fl 2.0 provides it, but loading it failed: AttributeError" in told

@@ -218,15 +218,15 @@ WRONG = {
     "wire of nothing": (["wire", "fedavgg"], "Did you mean 'fedavg'"),
     "optimiser": (
         ["run", "ADAM", "--data", "DATA", "--out", "x", "--method", "scaffold"],
-        "method SCAFFOLD: its control variates are those of plain SGD",
+        "method SCAFFOLD: its control variates c_i are computed as",
     ),
     "optimiser of one of them": (
         ["compare", "ADAM", "--data", "DATA", "--out", "x", "--methods", "fedavg,scaffold"],
-        "method SCAFFOLD: its control variates are those of plain SGD",
+        "method SCAFFOLD: its control variates c_i are computed as",
     ),
     "optimiser in a grid": (
         ["tune", "STUDY", "--data", "DATA", "--out", "x", "--method", "scaffold", "--grid", "optimiser=sgd,adam"],
-        "method SCAFFOLD: its control variates are those of plain SGD",
+        "method SCAFFOLD: its control variates c_i are computed as",
     ),
     "optimiser of wire": (["wire", "scaffold", "ADAM"], "plain SGD with one rate"),
     "rate of no group": (["run", "RATES", "--data", "DATA", "--out", "x"], "Did you mean 'head'"),

@@ -63,7 +63,7 @@ def test_nobody_listens(place: Path) -> None:
 
 def test_somebody_is_not_approved_yet(place: Path) -> None:
     found = at_site(enrolment.load_kit(joined(place, whole=False)))
-    assert "cleveland was invited and not approved yet" in wrong(found)
+    assert "cleveland was invited but not approved yet" in wrong(found)
 
 
 def test_somebody_else_listens(place: Path) -> None:
@@ -110,13 +110,13 @@ def test_not_approved_and_another_agreement(place: Path) -> None:
     assert "not approved" in wrong(at_site(enrolment.load_kit(made.kit)))
     told = (made.kit / "invitation.json").read_text()
     (made.kit / "invitation.json").write_text(told.replace(json.loads(told)["agreement"], "0" * 24))
-    assert "and says 000" in wrong(at_site(enrolment.load_kit(made.kit)))
+    assert "the invitation says 000" in wrong(at_site(enrolment.load_kit(made.kit)))
 
 
 def test_at_the_coordinator(place: Path) -> None:
     joined(place, whole=False)
     found = at_coordinator(enrolment.load_coordinator(find_coordinator(place / "study.toml")))
-    assert "cleveland is invited and not approved" in wrong(found)
+    assert "Site cleveland is invited but not approved" in wrong(found)
     assert "va is" not in wrong(found)
 
 
@@ -140,10 +140,10 @@ def test_versions_at_both_ends(place: Path, monkeypatch: pytest.MonkeyPatch) -> 
     conduct(SiteRequests(Here(sites), agreed, list(sites), "0" * 16, 2, 60.0), folder, resume=False)
     folder.close()
     told = [f.what for f in at_site(kit) + at_coordinator(who)]
-    for where in ("the coordinator, when it invited", "va", "cleveland"):
+    for where in ("the coordinator at the time of the invitation", "va", "cleveland"):
         assert f"Versions at {where}: as here." in told
     monkeypatch.setattr("vitrail.deploy.doctor.versions", lambda: {"vitrail": "9", "torch": "9", "python": "9"})
-    assert wrong(at_site(kit)).count("Versions at the coordinator, when it invited: vitrail") == 1
+    assert wrong(at_site(kit)).count("Versions at the coordinator at the time of the invitation: vitrail") == 1
     assert wrong(at_coordinator(who)).count("(here 9)") == 2 * 3
 
 

@@ -157,15 +157,15 @@ def test_a_site_looks_by_its_kit(kit: enrolment.Kit, where: str, same: bool, tmp
     page = tmp_path / "look.html"
     told = do("look", "--kit", kit.folder, "--data", kit.folder.parent / "data" / where, "--out", page)
     assert "This stays at north." in told
-    assert ("that no training saw" in told) == same
-    assert ("not those that the run saw" in told) == (not same)
+    assert ("that were not used in training" in told) == same
+    assert ("not the pictures that the run used" in told) == (not same)
     assert "data:image/png;base64" in page.read_text()
 
 
 def test_the_doctor_reads_pictures(kit: enrolment.Kit) -> None:
     data = kit.folder.parent / "data"
     seen = [found.what for found in at_site(kit, data / "north")]
-    assert any("north against the study: 0 errors" in what for what in seen)
+    assert any("north was checked against the study: 0 errors" in what for what in seen)
     seen = [f for f in at_site(kit, kit.folder.parent / "new") if not f.well]
     assert not any("Traceback" in f.what + f.to_do for f in seen)
     missing = next(f for f in at_site(kit, data / "nowhere") if "cannot be read" in f.what)

@@ -193,7 +193,7 @@ class Away(Here):
         here = {n: q for n, q in questions.items() if not self.away(n, q)}
         heard = super().ask(here, deadline)
         return Responses(
-            heard.answers, heard.trouble | dict.fromkeys(questions.keys() - here.keys(), "it is not there")
+            heard.answers, heard.trouble | dict.fromkeys(questions.keys() - here.keys(), "it is not connected")
         )
 
     def present(self) -> set[str]:
@@ -354,7 +354,7 @@ def test_a_site_takes_part_in_one_run_until_it_joins_again(four: Study4) -> None
     started = Site("va", site.frame, four.agreed, site.base)
     asked(started, "hello", hello, {})  # the first run is gone on with
     for process in (site, started):
-        with pytest.raises(vt.VitrailError, match=f"takes part in {RUN}, and in one run at a time"):
+        with pytest.raises(vt.VitrailError, match=f"takes part in {RUN}, and a site takes part in one run at a time"):
             asked(process, "hello", hello, {}, other)
     joined = Site("va", site.frame, four.agreed, site.base, another=True)
     asked(joined, "hello", hello, {}, other)

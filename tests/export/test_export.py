@@ -149,7 +149,7 @@ def test_onnx_is_refused_where_it_answers_otherwise(tmp_path, monkeypatch) -> No
     scale = {**wrong.encoder.mean, "age in years": wrong.encoder.mean["age in years"] + 0.01}
     other = wrong._replace(encoder=type(wrong.encoder)(wrong.study, scale, wrong.encoder.sd))
     monkeypatch.setattr(onnx_file, "trace_model", lambda _: traced())
-    with pytest.raises(VitrailError, match="other than ours"):
+    with pytest.raises(VitrailError, match="differ from the model's"):
         write_onnx(other, tmp_path / "model.onnx", {})
     assert not list(tmp_path.iterdir())
 
@@ -159,7 +159,7 @@ def test_a_step_that_has_no_onnx_is_named(monkeypatch) -> None:
 
     monkeypatch.delitem(onnx_graph.TABLE, "tanh.default")
     mine = site_model()
-    with pytest.raises(VitrailError, match=r"cannot write as ONNX: aten\.tanh\.default"):
+    with pytest.raises(VitrailError, match=r"cannot be written as ONNX: aten\.tanh\.default"):
         build_onnx(mine, traced(), {})
 
 

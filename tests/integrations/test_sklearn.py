@@ -89,7 +89,7 @@ def test_who_names_no_site_is_told_which_there_are(apart):
 @pytest.mark.parametrize("sites", [["a"] * 59, [None] * 60, "a"])
 def test_labels_that_fit_no_rows_are_refused(sites):
     x, y, _ = three_sites()
-    with pytest.raises(vt.VitrailError, match="whose rows are these"):
+    with pytest.raises(vt.VitrailError, match="not clear which site each row belongs to"):
         Classifier(**SMALL).fit(x, y, sites=sites)
 
 

@@ -301,7 +301,7 @@ def test_dropout_and_padding_in_a_step() -> None:
 
 
 def test_what_does_not_go_together_is_refused() -> None:
-    with pytest.raises(VitrailError, match="needs classes and their cross-entropy"):
+    with pytest.raises(VitrailError, match="needs a target of classes and the cross-entropy loss"):
         run(world("number"), "fed_rod")
     with pytest.raises(VitrailError, match=r"temperature: expected a number > 0, got 0\.0"):
         methods.build("moon", {"temperature": 0.0})

@@ -90,10 +90,10 @@ def test_tune_says_where_its_best_setting_does_not_beat_the_baseline(tmp_path: P
     best = {"mean": 0.60, "worst": 0.70, "worst_site": "b", "worst_baseline": 0.45}
     assert setting_caution("log_loss", best, 0.59).startswith("No setting is better than the baseline")
     at_b = setting_caution("log_loss", best, 0.69)
-    assert at_b.startswith("At b, the site that it serves worst, the best setting is no better than the baseline")
-    assert at_b.endswith("its log loss is 0.700, the baseline's 0.450.")
+    assert at_b.startswith("At site b, which it serves worst, the best setting is no better than the baseline")
+    assert at_b.endswith("its log loss is 0.700, that of the baseline 0.450.")
     assert setting_caution("log_loss", {**best, "worst": 0.4}, 0.69) == ""
-    assert setting_caution("auc", {**best, "worst": 0.4}, 0.5).startswith("At b")
+    assert setting_caution("auc", {**best, "worst": 0.4}, 0.5).startswith("At site b")
     noise = {
         s: pd.DataFrame(np.random.default_rng(i).normal(size=(60, 2)), columns=["x", "y"]) for i, s in enumerate("ab")
     }

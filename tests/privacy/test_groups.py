@@ -151,7 +151,7 @@ def test_a_half_is_noise_and_two_halves_of_the_same_are_not_alike() -> None:
 
 def test_longer_than_the_clip_is_not_shared_and_not_counted() -> None:
     x = reports()
-    with pytest.raises(VitrailError, match="not shared"):
+    with pytest.raises(VitrailError, match="not split between the servers"):
         shared(x[0] * 100, 2.0)
     noise = np.zeros(x.shape[1], np.uint64)
     long = [(noise, to_fixed_point(v * 4, 2.0) - noise) for v in x]  # whoever lies does not ask how long it is

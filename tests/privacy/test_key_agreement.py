@@ -65,5 +65,5 @@ def test_what_is_sealed_opens_only_as_it_was_sealed() -> None:
         (box, b"", 5, b"round 1"),
     )
     for end, data, nonce, associated in others:
-        with pytest.raises(LetterRefused, match="the share of north: it is not as it was sealed"):
+        with pytest.raises(LetterRefused, match="the share of north: it was not sealed with the expected key"):
             end.open(data, "the share of north", nonce, associated)

@@ -157,7 +157,7 @@ def test_a_verdict_for_joining_says_so_where_the_joined_model_is_below_the_basel
     worse = dataclasses.replace(found, rows=dataclasses.replace(found.rows, losses=losses))
     row = worse.verdicts().iloc[0]
     assert row.verdict == "yes"
-    assert row.why.endswith(f"Yet it is no better here than the baseline, one answer to every row: {row.same:.3f}.")
+    assert row.why.endswith(f"the same answer for every row, which has {row.same:.3f}.")
     for of in losses.values():
         for site in of:
             of[site] = of[site] - 0.9

@@ -250,7 +250,7 @@ def test_a_slip_in_the_users_name_is_told_first(place: Path, where: str) -> None
 def test_a_folder_without_the_users_pictures_says_so(place: Path, tmp_path: Path) -> None:
     data = write_folders(tmp_path, {"east": SITES["east"]})
     told = do("contribution", place / "run", "--user", "north", "--data", data, code=2)
-    assert "expected one folder or file of the site 'north' here, got 0" in told
+    assert "expected one folder or file for site 'north' here, got 0" in told
     assert "no class" not in told
 
 
@@ -278,7 +278,7 @@ def test_look_needs_no_private_layers(place: Path, method: str, tmp_path: Path) 
     page, mine = tmp_path / "look.html", place / "data" / "north"
     told = do("look", tmp_path / "run", "--site", "north", "--data", mine, "--out", page)
     assert "This stays at north." in told
-    assert "Of 13 pictures that no training saw" in told
+    assert "Of 13 pictures that were not used in training" in told
     assert "data:image/png;base64" in of_pictures(page.read_text())
     told = do("look", tmp_path / "run", "--site", "north", "--data", mine, "--feature", "grey", code=2)
     assert "has no columns" in told
@@ -348,5 +348,5 @@ def test_the_demo_of_prototypes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert "<img" not in html
     assert "referral" in html
     private = (tmp_path / "demo" / "look-referral.html").read_text()
-    assert "One place decides on pneumonia, at the upper right of the picture" in private
+    assert "One place decides on class pneumonia, at the upper right of the picture" in private
     assert [p.name for p in (tmp_path / "demo").glob("look-*")] == ["look-referral.html"]

@@ -111,7 +111,7 @@ def test_a_method_that_diverged_is_not_chosen() -> None:
     none = decide(two._replace(joined=np.full_like(joined, math.nan)))
     assert none.verdict == UNSURE
     assert math.isnan(none.gain)
-    assert "No log loss is defined" in why(none, "FedAvg", "log loss", "row", ROWS, 0.02, REPEATS, True)
+    assert "The log loss is not defined" in why(none, "FedAvg", "log loss", "row", ROWS, 0.02, REPEATS, True)
 
 
 @pytest.mark.parametrize("looks", [1, 2, 3, 7])
@@ -149,8 +149,8 @@ def test_reasons_say_the_numbers() -> None:
     assert "Ditto costs 0." in told(-0.2, 0.05)
     assert f"costs less than {harm:.3f}, which counts as no harm" in told(0.0, 0.02)
     unsure = told(0.005, 0.5)
-    assert f"too near to nothing for {ROWS} rows" in unsure
-    assert "would have been seen in four of five such studies" in unsure
+    assert f"too close to zero to decide from {ROWS} rows" in unsure
+    assert "Four of five such studies would detect a change of" in unsure
     assert "takes about" in unsure
 
 

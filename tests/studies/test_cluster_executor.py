@@ -81,7 +81,7 @@ def test_errors_come_back_in_words(address: str, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(vt.VitrailError, match="no such thing"):
         executor.done([1, 2], pool_jobs.fail, "no such thing", cluster=address)
     monkeypatch.setattr(cluster_executor, "WAIT", 0.5)
-    with pytest.raises(vt.VitrailError, match="no scheduler answers there"):
+    with pytest.raises(vt.VitrailError, match="no scheduler answers at this address"):
         executor.done([1], pool_jobs.fail, "", cluster="tcp://127.0.0.1:9")
 
 

@@ -216,7 +216,7 @@ def test_training_with_the_chosen(tmp_path) -> None:
     said = json.loads((tmp_path / "t" / "transfer.json").read_text())
     assert said["ranking"]["b"] == found.ranking("b")
     assert said["matrix"][0][0] is None
-    assert "Nobody can check" in said["trust"]
+    assert "nobody can check them" in said["trust"]
     kept = pd.read_csv(tmp_path / "t" / "transfer.csv")
     pdt.assert_frame_equal(kept[list(found.table.columns)], found.table)
     assert set(found.few) == set(SIZES), "each trains on fewer than 50 rows"
@@ -249,7 +249,7 @@ WRONG = {
     "few rows": (lambda s, t: vt.transfer(s, t, folds=25), ["b", "c", "25 folds"]),
     "one site": (lambda s, t: vt.transfer(s, {"a": t["a"]}), ["two sites"]),
     "unknown user": (lambda s, t: vt.transfer(s, t).ranking("od"), ["no site 'od'", "'odd'"]),
-    "top 0": (lambda s, t: vt.transfer(s, t).choose("a", "top:0"), ["top:K with K from 1"]),
+    "top 0": (lambda s, t: vt.transfer(s, t).choose("a", "top:0"), ["top:K with a whole number K of at least 1"]),
     "below nothing": (lambda s, t: vt.transfer(s, t).choose("a", "below:x"), ["below:NUMBER"]),
     "empty": (lambda s, t: vt.transfer(s, t).choose("a", " ,"), ["empty"]),
     "unknown names": (lambda s, t: vt.transfer(s, t).choose("a", "bb,cc"), ["no site 'bb'", "no site 'cc'"]),
@@ -283,7 +283,7 @@ def test_on_the_command_line(tmp_path) -> None:
     run = ["transfer", "study.toml", "--data", "data", "--out", "t", "--folds", "3", "--train-with", "top:2"]
     done = vitrail(*run, "--user", "a", "--workers", 1, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "Nobody can check" in done.stdout
+    assert "nobody can check them" in done.stdout
     lines = [line.replace("†", "").split() for line in done.stdout.splitlines()]
     assert [w[:2] for w in lines if w[:1] == ["a"] and w[1:2] in (["alone"], ["chosen"], ["all"])] == [
         ["a", "alone"],

@@ -170,8 +170,8 @@ def test_all_mistakes_at_once() -> None:
 @pytest.mark.parametrize(
     ("grid", "more", "words"),
     [
-        ({}, {}, "nothing to try"),
-        ({"lr": []}, {}, "nothing to try"),
+        ({}, {}, "expected at least one setting"),
+        ({"lr": []}, {}, "expected at least one setting"),
         ({"lr": [0.1]}, {"folds": 1}, "at least 2"),
         ({"lr": [0.1]}, {"folds": 22}, "22 folds"),
         ({"lr": [1e9]}, {}, "diverged"),
@@ -269,7 +269,7 @@ def test_another_tuning_is_not_mixed_in(tmp_path) -> None:
         vt.tune(study, sites, "fedavg", GRID, folds=2, out=out)
     with pytest.raises(vt.VitrailError, match=r"expected a folder with tune\.json"):
         vt.tune(study, sites, "fedavg", GRID, folds=2, out=tmp_path / "none", resume=True)
-    with pytest.raises(vt.VitrailError, match="no folder to resume"):
+    with pytest.raises(vt.VitrailError, match="expected the folder of the earlier tuning"):
         vt.tune(study, sites, "fedavg", GRID, folds=2, resume=True)
 
 

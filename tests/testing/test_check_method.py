@@ -274,7 +274,7 @@ def test_the_law_does_not_lean_on_the_engines_own_check(monkeypatch: pytest.Monk
 
 
 def test_an_author_who_forgot_to_write_a_step_reads_so() -> None:
-    with pytest.raises(AssertionError, match="no exchange of it has a `step`"):
+    with pytest.raises(AssertionError, match="none of its exchanges has a `step`"):
         laws.another_seed_gives_another_model(Trial(ForgetsItsStep()))
 
 
@@ -302,7 +302,7 @@ def test_a_method_that_nothing_suits_is_no_success() -> None:
         def incompatibilities(self, task: Any) -> tuple[str, ...]:
             return ("it is shy",)
 
-    with pytest.raises(AssertionError, match="no law could be tried"):
+    with pytest.raises(AssertionError, match="no law could be checked"):
         check_method(SuitsNothing)
 
 

@@ -64,7 +64,7 @@ def test_predict_says_when_a_guest_was_away(run: Path, tmp_path: Path) -> None:
     with_lab = VerticalRun.load(run).predict(frame).table
     code, told = vitrail("predict", run, new, "--without", "lab", "--out", tmp_path / "said.csv")
     assert code == 0
-    assert "Without lab: in place of its answer stands the median" in told
+    assert "Without lab: the median of its answers" in told
     said = pd.read_csv(tmp_path / "said.csv")
     assert said.lab.tolist() == ["reference"] * 3
     assert with_lab.lab.tolist() == ["answer"] * 3
@@ -80,7 +80,7 @@ def test_the_id_is_needed_only_where_somebody_is_asked(run: Path, tmp_path: Path
     assert "expected one such column of ids" in vitrail("predict", run, tmp_path / "new.csv")[1]
     assert vitrail("predict", run, tmp_path / "new.csv", "--without", "lab")[0] == 0
     pd.DataFrame({"patient": ["", "CH-1"], "age": 1, "sex": "f"}).to_csv(tmp_path / "new.csv", index=False)
-    assert "row 2: there is no id" in vitrail("predict", run, tmp_path / "new.csv")[1]
+    assert "row 2: the id is missing" in vitrail("predict", run, tmp_path / "new.csv")[1]
 
 
 def test_a_new_patient_is_looked_up_blindly_and_counted(run: Path, tmp_path: Path) -> None:
@@ -91,13 +91,13 @@ def test_a_new_patient_is_looked_up_blindly_and_counted(run: Path, tmp_path: Pat
     verb = ("predict", run, tmp_path / "new.csv")
     before = files(run)
     code, told = vitrail(*verb)
-    assert (code, "4 of 4 rows are of people who are not in the match" in told, "--blind" in told) == (2, True, True)
+    assert (code, "4 of 4 rows belong to people who are not in the match" in told, "--blind" in told) == (2, True, True)
     assert files(run) == before, "nothing crossed"
     left = VerticalRun.load(run).left()["lab"]["after"]
     code, told = vitrail(*verb, "--blind")
     assert code == 0
-    assert "4 looked up blindly (a table of 430 locked answers" in told
-    assert "1 of them it does not have" in told
+    assert "4 looked up blindly (a table of 430 encrypted answers" in told
+    assert "it does not have 1 of them" in told
     rows = [line.split(",") for line in told.splitlines() if line[0].isdigit()]
     assert [row[-1] for row in rows] == ["answer"] * 3 + ["reference"]
     read = VerticalRun.load(run)
@@ -340,7 +340,7 @@ def test_a_run_that_was_stopped_ends_as_one_in_one_go(place: Path) -> None:
     assert {k: v for k, v in after.items() if k != "report.html"} == {
         k: v for k, v in before.items() if k != "report.html"
     }
-    assert "another study or seed" in start(place, "--resume", "--seed", 5)[1]
+    assert "a different study or seed" in start(place, "--resume", "--seed", 5)[1]
 
 
 def test_a_run_that_was_stopped_before_its_first_checkpoint(place: Path) -> None:
@@ -379,6 +379,6 @@ def test_a_broken_checkpoint_is_told_in_words(place: Path) -> None:
         code, told = start(place, "--resume")
         assert code == 2
         assert str(last) in told
-        assert "broken off, damaged, or of another training" in told
+        assert "incomplete, damaged, or belongs to another training" in told
     last.unlink()
     assert start(place, "--resume")[0] == 0, "from the state before"

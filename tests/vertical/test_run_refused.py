@@ -32,11 +32,11 @@ def with_id(frame: pd.DataFrame, row: int, text: str) -> pd.DataFrame:
         ("lab", lambda f: with_id(f, 7, f.pid.iloc[3]), ["column pid, rows 5, 9", "share their id"]),
         ("lab", lambda f: with_id(f, 7, f" {f.pid.iloc[3]} "), ["share their id with another row"]),
         ("lab", lambda f: with_id(f, 7, ""), ["row 9", "have no id"]),
-        ("lab", lambda f: f.assign(sick="no"), ["the target 'sick' is the host's", "Leave it out here"]),
-        ("clinic", lambda f: f.drop(columns="sick"), ["the host has no target, 'sick'"]),
+        ("lab", lambda f: f.assign(sick="no"), ["only the host has the target 'sick'", "Remove the column here"]),
+        ("clinic", lambda f: f.drop(columns="sick"), ["the host's table has no target column 'sick'"]),
         ("lab", lambda f: f.assign(pid=[f"X{i}" for i in range(len(f))]), ["fewer than 100", "440 ids", "430 ids"]),
-        ("lab", lambda f: f[:20], ["clinic has 440 ids and lab 20, over 2 times as many"]),
-        ("lab", lambda f: f[["pid"]], ["needs a column that the model can use"]),
+        ("lab", lambda f: f[:20], ["clinic has 440 ids and lab has 20, so one list is more than 2 times as long"]),
+        ("lab", lambda f: f[["pid"]], ["at least one column that the model can use"]),
         ("clinic", lambda f: f.assign(sick="yes"), ["expected different outcomes", "have the same"]),
         ("clinic", lambda f: f.assign(sick="maybe"), ["column sick", "expected one of no, yes"]),
         ("clinic", lambda f: f.assign(age="old"), ["column age", "expected numbers"]),
@@ -58,7 +58,7 @@ def test_bad_tables_are_named_and_nothing_crosses(
 def test_ids_that_are_one_as_spelled(place: Path) -> None:
     (place / "study.toml").write_text(STUDY + '[match]\nform = "folded"\n')
     spoil(place, "lab", lambda f: with_id(f, 7, f.pid.iloc[3].lower().replace("-", " ")))
-    assert "takes for one" in start(place)[1]
+    assert "in 2 rows different ids become one under form" in start(place)[1]
 
 
 def test_a_table_that_changed_since_the_match(place: Path, run: Path) -> None:
@@ -79,9 +79,9 @@ def test_rations(place: Path, run: Path, tmp_path: Path) -> None:
     (place / "study.toml").write_text(STUDY.replace("training = 40", "training = 20"))
     code, told = start(place)
     assert code == 2
-    assert "lets each row be asked 20 times in training, and 20 epochs and one question more are 21" in told
+    assert "allows 20 questions about each row in training, but 20 epochs and one question more need 21" in told
     (place / "study.toml").write_text(STUDY.replace("after = 400", "after = 4"))
-    assert "asked about 4 rows after training" in start(place)[1]
+    assert "allows questions about 4 rows after training" in start(place)[1]
     assert not (place / "run").exists(), "what was refused leaves nothing behind"
     (place / "study.toml").write_text(STUDY.replace("after = 400", "after = 60"))
     assert start(place)[0] == 0
@@ -92,7 +92,7 @@ def test_rations(place: Path, run: Path, tmp_path: Path) -> None:
     pd.DataFrame({"patient": theirs[:3], "age": 60, "sex": "f"}).to_csv(tmp_path / "new.csv", index=False)
     before = files(run)
     code, told = vitrail("predict", run, tmp_path / "new.csv", "--blind")
-    assert (code, "3 rows would be asked for, and 2 are left of its ration" in told) == (2, True)
+    assert (code, "it would be asked about 3 rows, but only 2 are left of its ration" in told) == (2, True)
     kept = [k for k in before if k not in ("run.json", "events.jsonl") and not k.endswith("marks.json")]
     assert before.keys() == files(run).keys()
     assert all(files(run)[k] == before[k] for k in kept), "nothing crossed; run.json says what is left, and is sealed"
@@ -103,7 +103,7 @@ def test_a_guest_that_says_the_same_of_everybody(place: Path, monkeypatch: pytes
     (place / "parties/lab.toml").write_text('[features.crp_of_lab]\nkind = "numeric"\n')
     monkeypatch.setattr(Dialogue, "turn", lambda *_: pytest.fail("something crossed"))
     code, told = start(place)
-    assert (code, "guest lab: all its columns are the same" in told) == (2, True)
+    assert (code, "guest lab: none of its columns varies" in told) == (2, True)
 
 
 def test_a_guest_that_is_gone(run: Path, tmp_path: Path) -> None:

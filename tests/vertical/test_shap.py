@@ -182,7 +182,7 @@ def test_missing_values_as_reference_and_what_is_refused() -> None:
     e = explain_rows(takes, x, np.array([np.nan, np.nan]), ["a", "b"], means=NOTHING)
     assert e.values.tolist() == [[1.0, 2.0]]
     assert e.reference == NOTHING
-    with pytest.raises(VitrailError, match="takes no missing values"):
+    with pytest.raises(VitrailError, match="accepts no missing values"):
         explain_rows(lambda a: np.asarray(a.sum(1)), x, np.array([np.nan, np.nan]), ["a", "b"])
     with pytest.raises(VitrailError) as told:
         explain_rows(takes, x[:0], np.zeros(3), ["a"], [[0], [0]])

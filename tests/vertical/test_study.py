@@ -170,7 +170,10 @@ def test_check_a_partys_table(place: Path) -> None:
     assert vitrail(*verb, folder / "lab.csv", "--party", "lab") == (0, "lab.csv: 300 rows, 0 errors, 0 warnings\n")
     assert vitrail(*verb, folder / "hospital.csv")[0] == 0
     assert "Did you mean 'lab'?" in vitrail(*verb, folder / "lab.csv", "--party", "labb")[1]
-    assert "alone, got 2 files" in vitrail(*verb, folder / "lab.csv", folder / "hospital.csv", "--party", "lab")[1]
+    assert (
+        "expected only the table of lab, got 2 files"
+        in vitrail(*verb, folder / "lab.csv", folder / "hospital.csv", "--party", "lab")[1]
+    )
     broken = guest_table([*names(0, 97), "ch-00001", "", "CH-00004"]).assign(sick="no", constant=1)
     broken.to_csv(folder / "lab.csv", index=False)
     code, told = vitrail(*verb, folder / "lab.csv", "--party", "lab", "--json")
@@ -200,10 +203,10 @@ def test_a_guests_columns_are_looked_at_or_described_at_home(place: Path) -> Non
     assert any(f.kind == "out_of_range" for f in check_party(frames["lab"], agreed, "lab"))
     for said, words in (
         ('[features.pid]\nkind = "numeric"\n', "the id is among the features"),
-        ("[target]\n", "expected [features.COLUMN] sections alone, got target"),
+        ("[target]\n", "expected only [features.COLUMN] sections, got target"),
         ("x = = 3", "expected TOML"),
         ('[features.crp]\nkind = "numerc"\n', "features.crp.kind"),
-        ("[features]\n", "needs a column"),
+        ("[features]\n", "needs at least one column"),
     ):
         (folder / "lab.toml").write_text(said)
         with pytest.raises(vt.VitrailError) as caught:
@@ -221,7 +224,7 @@ def test_the_id_under_another_name_is_found() -> None:
 
 def test_a_guest_with_nothing_but_ids_is_told() -> None:
     frame = pd.DataFrame({"pid": names(0, 30)})
-    assert any("needs a column" in f.text for f in check_party(frame, study(), "lab"))
+    assert any("needs at least one column" in f.text for f in check_party(frame, study(), "lab"))
 
 
 def test_sites_are_not_parties(tmp_path: Path) -> None:

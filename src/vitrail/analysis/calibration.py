@@ -190,10 +190,14 @@ def judge(counts: RiskCounts, line: CalibrationLine | None = None) -> str:
         sentences.append("its risks are too high")
     if line and line.slope.high < 1:
         sentences.append(
-            "they are too extreme: high ones too high, low ones too low" if sentences else "its risks are too extreme"
+            "they are too extreme: high risks are too high, low risks too low"
+            if sentences
+            else "its risks are too extreme"
         )
     elif line and line.slope.low > 1:
         sentences.append(
-            "they are too timid: nearer to the middle than what comes" if sentences else "its risks are too timid"
+            "they are too timid: closer to the average than the observed rates"
+            if sentences
+            else "its risks are too timid"
         )
     return "; ".join(sentences) or "its risks are off in some groups"

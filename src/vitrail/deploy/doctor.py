@@ -55,14 +55,17 @@ def at_site(kit: Kit, data: Path | None = None) -> list[Examination]:
         same = fingerprint_key(own.public_key()) == kit.fingerprint
         checks.append(Examination(same, f"Certificate and key {'match' if same else 'do not match'}.", "Request anew."))
         checks += _reach(kit, certificate)
-    checks += [_same_versions("the coordinator, when it invited", kit.invitation["versions"]), _agreed(kit)]
+    checks += [
+        _same_versions("the coordinator at the time of the invitation", kit.invitation["versions"]),
+        _agreed(kit),
+    ]
     checks += [_participants(kit)] if kit.approved and not kit.study.parties else []
     checks += _party(kit, data) if kit.study.parties else []
     if data is not None:
         try:
             seen = [f.severity for f in _findings(kit, data)]
             errors, warnings = seen.count("error"), seen.count("warning")
-            what = f"{data.name} against the study: {errors} errors, {warnings} warnings (join shows them)."
+            what = f"{data.name} was checked against the study: {errors} errors, {warnings} warnings (join shows them)."
             checks.append(Examination(not errors, what, "Correct the file, or ask the coordinator."))
         except VitrailError as error:
             checks.append(
@@ -92,22 +95,28 @@ def _party(kit: Kit, data: Path | None) -> list[Examination]:
         cards = json.loads(place.read_text(encoding="utf-8")) if place.exists() else None
         given = party_keys.read_cards(cards, kit.study.parties, kit.authority, place)
         same = given[kit.site]["key"] == mine
-        words = "and this kit's is its own" if same else "but this kit's key is another than its card's"
-        checks.append(Examination(same, f"The cards of all {len(given)} parties are there, {words}.", hint))
+        words = (
+            "and the card of this kit matches its key" if same else "but the card of this kit does not match its key"
+        )
+        checks.append(Examination(same, f"The cards of all {len(given)} parties are present, {words}.", hint))
     except (VitrailError, ValueError) as error:
-        what = error.title if isinstance(error, VitrailError) else "it cannot be read"
+        what = error.title if isinstance(error, VitrailError) else "the file cannot be read"
         checks.append(Examination(False, f"The cards of the parties: {what}.", "Join with the newest --approval FILE."))
     if data is not None and data.exists():
         with contextlib.suppress(VitrailError):  # told with the file
             frame = read_party(data, kit.study, kit.site)
             there = own.id in place_columns(frame)[0]
-            hint = "The study says which column holds the ids: rename it here, or ask the coordinator."
+            hint = "The study names the column with the ids. Rename the column here, or ask the coordinator."
             checks.append(
                 Examination(there, f"The column of ids, {own.id!r}, is {'there' if there else 'not there'}.", hint)
             )
             if kit.site != kit.study.host:
-                by = Path(frame.attrs[OWN]).name if OWN in frame.attrs else "a look at the table"
-                checks.append(Examination(True, f"Its columns are described by {by}; no name of them leaves."))
+                by = Path(frame.attrs[OWN]).name if OWN in frame.attrs else "values in the table"
+                checks.append(
+                    Examination(
+                        True, f"The features of this table are described by {by}; their names do not leave this site."
+                    )
+                )
     return checks
 
 
@@ -117,18 +126,20 @@ def at_coordinator(who: Coordinator) -> list[Examination]:
     for name, site in who.sites.items():
         if not site["approved"] and not site["removed"]:
             checks.append(
-                Examination(False, f"{name} is invited and not approved.", "Wait for its request; approve it.")
+                Examination(
+                    False, f"Site {name} is invited but not approved.", "Wait for the site's request, then approve it."
+                )
             )
     with socket.socket() as probe:
         probe.settimeout(TIMEOUT)
         busy = probe.connect_ex(("127.0.0.1", who.port)) == 0
-    words = "something listens there (vitrail serve?)" if busy else "free, so that nobody can connect now"
+    words = "in use, probably by vitrail serve" if busy else "free, so nobody can connect at present"
     checks.append(Examination(True, f"Port {who.port}: {words}."))
     try:
         socket.getaddrinfo(who.host, who.port)
         checks.append(Examination(True, f"{who.host} has an address."))
     except OSError:
-        hint = "Sites could not find it either: correct DNS, or invite again with another --address."
+        hint = "Sites will not find it either. Correct the DNS entry, or invite again with another --address."
         checks.append(Examination(False, f"{who.host} has no address here.", hint))
     for entered in sorted(who.folder.glob(f"runs/*/{ENTERED}"))[-1:]:
         sites = json.loads(entered.read_text())["sites"].items()
@@ -140,7 +151,7 @@ def _same_versions(where: str, theirs: dict[str, Any]) -> Examination:
     """Of the other end, as it said."""
     here = versions()
     others = {k: v for k, v in theirs.items() if here.get(k) != v}
-    hint = "Numbers may differ in the last digits; install the same versions (constraints.txt) at both ends."
+    hint = "Numbers may differ in the last digits. Install the same versions (constraints.txt) on both machines."
     words = printable(", ".join(f"{k} {v} (here {here.get(k)})" for k, v in others.items())) or "as here"
     return Examination(not others, f"Versions at {where}: {words}.", hint)
 
@@ -150,43 +161,52 @@ def _packages() -> Examination:
     try:
         return Examination(True, f"{installed}, nvflare {version('nvflare')}.")
     except PackageNotFoundError:
-        return Examination(False, f"{installed}; the transport is not installed.", "pip install 'vitrail[deploy]'")
+        return Examination(
+            False, f"{installed}; the transport between machines is not installed.", "pip install 'vitrail[deploy]'"
+        )
 
 
 def need_transport() -> None:
     """Refuse to go on where FLARE is not installed, or where it cannot run as we run it."""
     if sys.platform != "linux":
-        what = f"it runs on Linux only; this is {platform.system() or sys.platform}."
-        hint = "Take part from a Linux machine or container. All that needs no other machine works here."
-        raise VitrailError("this verb talks to other machines", [Problem("vitrail serve, vitrail join", what, hint)])
+        what = f"this command runs on Linux only; this machine runs {platform.system() or sys.platform}."
+        hint = "Take part from a Linux machine or container. Commands that need no other machine work here."
+        raise VitrailError(
+            "this command connects to other machines", [Problem("vitrail serve, vitrail join", what, hint)]
+        )
     if find_spec("nvflare") is None:
         what, hint = "NVIDIA FLARE is not installed here.", "pip install 'vitrail[deploy]'"
-        raise VitrailError("this needs the transport between machines", [Problem("nvflare", what, hint)])
+        raise VitrailError("the transport between machines is missing", [Problem("nvflare", what, hint)])
 
 
 def need_sandbox(wanted: bool) -> None:
     """Refuse to go on where FLARE's processes cannot be shut in, unless somebody says that they need not be."""
     if wanted and not sandbox.abi():
-        what = "the kernel has no Landlock (Linux 5.13 or later), or it is switched off; a container may forbid it."
-        hint = (
-            "Ask for Landlock (`landlock` in the kernel's lsm= list), or start with --no-sandbox: then FLARE's "
-            "processes can read all that this user can read, and that is written down."
+        what = (
+            "the kernel has no Landlock (it needs Linux 5.13 or later), Landlock is switched off, or a "
+            "container forbids it."
         )
-        raise VitrailError("FLARE's processes cannot be shut in here", [Problem("sandbox", what, hint)])
+        hint = (
+            "Enable Landlock (`landlock` in the kernel's lsm= list), or start with --no-sandbox. Then "
+            "FLARE's processes can read everything that this user can read, and the log records that."
+        )
+        raise VitrailError("FLARE's processes cannot be confined on this machine", [Problem("sandbox", what, hint)])
 
 
 def _sandbox() -> Examination:
     version = sandbox.abi()
     if not version:
-        hint = "`join` and `serve` refuse without it, unless --no-sandbox is given. It needs Linux 5.13 or later."
-        return Examination(False, "Landlock is not active: FLARE's processes cannot be shut in.", hint)
+        hint = (
+            "`join` and `serve` refuse to start without it, unless --no-sandbox is given. It needs Linux 5.13 or later."
+        )
+        return Examination(False, "Landlock is not active, so FLARE's processes cannot be confined.", hint)
     covered = ["files", *(["ports"] if version >= 4 else []), *(["signals"] if version >= 6 else [])]
-    return Examination(True, f"FLARE's processes are shut in by Landlock, version {version} ({', '.join(covered)}).")
+    return Examination(True, f"Landlock version {version} confines FLARE's processes ({', '.join(covered)}).")
 
 
 def _disk(place: Path) -> Examination:
     free = shutil.disk_usage(place).free
-    hint = "Free some: what cannot be written down does not leave, and the site stops."
+    hint = "Free disk space. A site stops when it cannot record a message, because it sends only what it has recorded."
     return Examination(free > ROOM, f"{free / (1 << 30):.1f} GB free at {place}.", hint)
 
 
@@ -199,8 +219,8 @@ def _valid(own: x509.Certificate, whose: str, hint: str) -> list[Examination]:
     now = datetime.datetime.now(datetime.UTC)
     first, last = own.not_valid_before_utc, own.not_valid_after_utc
     if now < first:
-        set_it = "Set the clock: this machine is behind, or the coordinator's is ahead."
-        what = f"By this machine's clock ({now:%Y-%m-%d %H:%M} UTC) {whose} certificate is not valid yet."
+        set_it = "Set the clocks: this machine's clock is slow, or the coordinator's is fast."
+        what = f"According to this machine's clock ({now:%Y-%m-%d %H:%M} UTC), {whose} certificate is not valid yet."
         return [Examination(False, what, set_it)]
     return [
         Examination(
@@ -211,7 +231,7 @@ def _valid(own: x509.Certificate, whose: str, hint: str) -> list[Examination]:
 
 def _reach(kit: Kit, certificate: Path) -> list[Examination]:
     host, _, port = kit.address.rpartition(":")
-    hint = "Is vitrail serve running there? Does a firewall let this machine dial out to that port?"
+    hint = "Check that vitrail serve is running there, and that no firewall blocks connections from here to that port."
     try:
         plain = socket.create_connection((host, int(port)), TIMEOUT)
     except OSError as error:
@@ -233,19 +253,26 @@ def _reach(kit: Kit, certificate: Path) -> list[Examination]:
             Examination(True, f"It is the coordinator of this study (authority {kit.authority_fingerprint}).")
         )
         checks += _valid(
-            shown, "the coordinator's", "Ask the coordinator to invite again, which renews its certificate."
+            shown,
+            "the coordinator's",
+            "Ask the coordinator to run `vitrail invite` again, which renews its certificate.",
         )
     except (ssl.SSLError, OSError) as error:
-        hint = "Compare the authority's fingerprint by phone; another program, proxy or study may be answering there."
-        checks.append(Examination(False, f"What answers there is not this study's coordinator ({error}).", hint))
+        hint = (
+            "Compare the authority's fingerprint by phone. Another program, proxy or study may be answering "
+            "at that address."
+        )
+        checks.append(
+            Examination(False, f"The program that answers there is not this study's coordinator ({error}).", hint)
+        )
     return checks
 
 
 def _agreed(kit: Kit) -> Examination:
     mine, theirs = agreed_hash(kit.study, kit.seed, len(kit.sites)), kit.invitation["agreement"]
-    hint = "Install the coordinator's version of vitrail, or ask for a new invitation."
-    same = "The invitation is understood here as it was written."
-    other = f"The invitation is understood here as {mine}, and says {theirs}."
+    hint = "Install the coordinator's version of Vitrail, or ask for a new invitation."
+    same = "This machine reads the invitation as the coordinator wrote it."
+    other = f"This machine computes the agreement {mine} from the invitation, but the invitation says {theirs}."
     return Examination(mine == theirs, same if mine == theirs else other, hint)
 
 

@@ -108,7 +108,7 @@ class Aggregator:
         for place, fine, length in zip(places, good.tolist(), size.tolist(), strict=True):
             self._sizes[place] = length if fine and ex.trains else torch.nan
             if not fine:
-                wrong = "not all its numbers are finite" if not length < torch.inf else f"its length is {length:.3g}"
+                wrong = "not all of its numbers are finite" if not length < torch.inf else f"its length is {length:.3g}"
                 why = f"its report is invalid: {wrong}"
                 self.excluded[self.names[place]] = why
                 self.pending_events.append({"event": "set aside", "site": self.names[place], "why": why})

@@ -91,7 +91,7 @@ def masked(contract: Contract, ex: AnyExchange) -> Contract:
     if not crosses:  # nothing is reported
         return contract
     crosses[ZERO] = (ZEROS,), torch.int64
-    words[f"from site/{ZERO}"] = "zeros, to see whether the masks cancel"
+    words[f"from site/{ZERO}"] = "zeros, which show whether the masks cancel"
     return contract._replace(crosses=crosses, words=contract.words | words, read="masked")
 
 

@@ -314,7 +314,7 @@ class Engine(Rounds):
 
 
 def _beyond(site: str, name: str) -> VitrailError:
-    what = f"a number is beyond {LIMIT:g}, or not a number."
+    what = f"a value is larger than {LIMIT:g}, or not a finite number."
     hint = "Lower the learning rate, or give [protect] a clip."
     return SumRefused(f"{site}, {name}", what, hint)
 

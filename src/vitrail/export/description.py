@@ -27,7 +27,7 @@ def describe(mine: Model, site: str, run: str) -> dict[str, Any]:
         "ends": list(target.ends) if target.kind == "time" else [],  # of intervals
         "features": features,
         "pictures": study.images.words if study.images else "",
-        "rows": "numbers as float64, NaN where missing; a category as the place of its level, counted from 0",
+        "rows": "numbers as float64, NaN where missing; a category as the index of its level, counted from 0",
         "unsure": mine.note,
         "versions": versions(),
     }

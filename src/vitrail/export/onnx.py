@@ -35,7 +35,7 @@ def need_onnx() -> None:
         import onnx  # noqa: F401
         import onnxruntime  # noqa: F401
     except ImportError:
-        what, hint = "it needs the packages onnx and onnxruntime.", "pip install 'vitrail[export]'"
+        what, hint = "the packages onnx and onnxruntime are not installed.", "pip install 'vitrail[export]'"
         raise VitrailError("cannot export to ONNX", [Problem("--to", what, hint)]) from None
 
 
@@ -46,8 +46,11 @@ def write_onnx(mine: Model, path: Path, about: dict[str, Any]) -> float:
     raw = made.SerializeToString()
     off = compare(mine, raw)
     if not off <= CLOSE:
-        what = f"onnxruntime's answers are up to {off:.2g} other than ours, and {CLOSE:g} is allowed."
-        hint = "Where answers hang on last digits, as with prototypes, write a .pt2 or .vitrail file instead."
+        what = f"onnxruntime's answers differ from the model's by up to {off:.2g}; at most {CLOSE:g} is allowed."
+        hint = (
+            "For models whose answers depend on the last digits, such as prototypes, write a .pt2 or "
+            ".vitrail file instead."
+        )
         raise VitrailError("nothing was written", [Problem(str(path), what, hint)])
     write_atomically(path, raw)
     return off

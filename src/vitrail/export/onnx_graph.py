@@ -88,7 +88,7 @@ def convert(traced: Any, graph: Graph, rows: str) -> list[str]:
 
 
 def _unknown(steps: Sequence[str]) -> VitrailError:
-    what = f"this network has steps that we cannot write as ONNX: {', '.join(steps)}."
+    what = f"this network has steps that cannot be written as ONNX: {', '.join(steps)}."
     return VitrailError("cannot export", [Problem("network", what, "Write a .pt2 or a .vitrail file instead.")])
 
 

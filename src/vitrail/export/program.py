@@ -101,7 +101,7 @@ def trace_model(mine: Model) -> Program:
             traced = traced.run_decompositions()
     except Exception as error:  # torch may raise anything about a network that is not ours
         what = f"torch cannot trace this network ({type(error).__name__})."
-        hint = "Write a .vitrail file instead, which holds its numbers."
+        hint = "Write a .vitrail file instead, which holds the model's numbers."
         raise VitrailError("cannot export", [Problem("network", what, hint)]) from error
     return Program(traced, tuple(t.dtype for t in outputs))
 

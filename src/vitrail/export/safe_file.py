@@ -38,8 +38,10 @@ class SafeFile(NamedTuple):
 def write_safe(mine: Model, path: Path, about: dict[str, Any]) -> float:
     """Write the file, and look whether it reads back as it is."""
     if weights := mine.study.network.weights:
-        what = f"a part of the network is read from {weights!r}, and is not among the model's own numbers."
-        raise VitrailError("cannot export", [Problem(str(path), what, "Write .onnx or .pt2, which hold all of it.")])
+        what = f"a part of the network is read from {weights!r}, so the model's own numbers do not contain it."
+        raise VitrailError(
+            "cannot export", [Problem(str(path), what, "Write .onnx or .pt2, which contain the whole network.")]
+        )
     content = {
         "about": about,
         "study": mine.study.to_toml(),
@@ -60,7 +62,7 @@ def read_safe(path: Path) -> SafeFile:
     try:
         raw = read_regular(path, LONGEST_MODEL)
     except OSError as error:
-        raise _refused(path, f"it cannot be read: {error.strerror}.") from None
+        raise _refused(path, f"the file cannot be read: {error.strerror}.") from None
     return _read(path, raw)
 
 
@@ -72,22 +74,26 @@ def _read(path: Path, raw: bytes) -> SafeFile:
     except (ValueError, KeyError, TypeError, RecursionError):
         raise _refused(path, f"expected a {ENDING} file, got something else.") from None
     if hashlib.sha256(raw.replace(str(mark).encode(), NO_MARK.encode(), 1)).hexdigest() != mark:
-        raise _refused(path, "it is not as it was written: bytes of it were changed, or it was cut short.")
+        raise _refused(path, "the file is damaged: bytes of it were changed, or it was cut short.")
     try:
         about = content["about"]
         if about["format"] != FORMAT:
-            raise _refused(path, f"its format is {about['format']!r}, and this Vitrail reads {FORMAT}.")
+            raise _refused(
+                path, f"its format is {about['format']!r}, but this version of Vitrail reads format {FORMAT}."
+            )
         study = Study.parse(tomllib.loads(content["study"]), f"the study in {path}")
         if study.network.weights:
-            raise _refused(path, "its network names a file of this machine, which such a file never does.")
+            raise _refused(
+                path, "its network refers to a file on the machine that wrote it; a .vitrail file must not do that."
+            )
         method = methods.build(content["method"]["name"], content["method"]["settings"])
         encoder = Encoder.of(study, content)
         model = Model(study, method, int(content["seed"]), load(raw), encoder)
         model.models()  # tensors of another network are told now
         return SafeFile(str(about["site"]), str(about["run"]), model, about)
     except (ValueError, KeyError, TypeError, AttributeError, SafetensorError, RecursionError) as error:
-        raise _refused(path, f"what it says is not what Vitrail writes ({type(error).__name__}).") from None
+        raise _refused(path, f"its content is not what Vitrail writes ({type(error).__name__}).") from None
 
 
 def _refused(path: Path, what: str) -> VitrailError:
-    return VitrailError("cannot read the model", [Problem(str(path), what, "Export it anew: vitrail export.")])
+    return VitrailError("cannot read the model", [Problem(str(path), what, "Export the model again: vitrail export.")])

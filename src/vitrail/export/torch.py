@@ -36,7 +36,7 @@ def write_torch(mine: Model, path: Path, about: dict[str, Any]) -> float:
     theirs = np.column_stack([np.asarray(t.double()).reshape(len(frame), -1) for t in outputs])
     off = difference(mine.predict(frame).to_numpy(np.float64), theirs)
     if not off <= CLOSE:
-        what = f"its answers are up to {off:.2g} other than ours, and {CLOSE:g} is allowed."
+        what = f"its answers differ from the model's by up to {off:.2g}; at most {CLOSE:g} is allowed."
         raise VitrailError("nothing was written", [Problem(str(path), what, "Write a .vitrail file instead.")])
     write_atomically(path, file.getvalue())
     return off

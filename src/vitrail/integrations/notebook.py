@@ -43,7 +43,7 @@ def html_of(thing: Any) -> str:
         return str(_page(thing))
     if isinstance(thing, Screening):
         return str(_findings(thing.findings, calm(thing)))
-    return str(_findings(thing, "Nothing to tell, or sites were not screened."))
+    return str(_findings(thing, "There are no findings, or the sites were not screened."))
 
 
 def _study(study: Study) -> Markup:

@@ -27,9 +27,9 @@ try:
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 except ImportError:
-    what = "this needs scikit-learn, 1.6 or later, which is not installed here."
+    what = "scikit-learn 1.6 or later is not installed here."
     hint = "pip install 'vitrail[sklearn]'"
-    raise VitrailError("there is no scikit-learn", [Problem("vitrail.integrations.sklearn", what, hint)]) from None
+    raise VitrailError("scikit-learn is missing", [Problem("vitrail.integrations.sklearn", what, hint)]) from None
 
 __all__ = ["FederatedClassifier", "FederatedRegressor"]
 
@@ -162,7 +162,7 @@ class _Federated(BaseEstimator):
     def _whose(self, site: Any, rows: int) -> NDArray[np.object_]:
         """[row]: the site whose model is asked."""
         if site is None and len(self.sites_) > 1:
-            what = f"each of the {len(self.sites_)} sites has a model of its own, and none was named."
+            what = f"each of the {len(self.sites_)} sites has its own model, but no site was named."
             names = ", ".join(self.sites_[:8]) + (", ..." if len(self.sites_) > 8 else "")
             raise UnfitError(
                 "cannot predict", [Problem("site", what, f"Give site=..., one for all rows or for each: {names}.")]
@@ -172,7 +172,10 @@ class _Federated(BaseEstimator):
         whose = _labels(np.full(rows, site, object) if np.ndim(site) == 0 else site, rows)
         strange = [name for name in dict.fromkeys(whose) if name not in self.sites_]
         if strange:
-            problems = [Problem("site", f"there was no site {name!r}.", nearest(name, self.sites_)) for name in strange]
+            problems = [
+                Problem("site", f"there was no site {name!r} in the training.", nearest(name, self.sites_))
+                for name in strange
+            ]
             raise UnfitError("cannot predict", problems)
         return whose
 
@@ -191,7 +194,7 @@ class FederatedClassifier(ClassifierMixin, _Federated):
         check_classification_targets(y)
         self.classes_, at = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            what = f"expected at least two classes, all rows are of class {self.classes_[0]!r}."
+            what = f"expected at least two classes, but all rows are of class {self.classes_[0]!r}."
             raise UnfitError("cannot learn", [Problem("y", what, "Give rows of another class too.")])
         names = [canon(value) for value in self.classes_.tolist()]
         if len(set(names)) < len(names) or "" in names:
@@ -246,10 +249,12 @@ def _labels(sites: Any, rows: int) -> NDArray[np.object_]:
     given = np.asarray(sites, object)
     if given.shape != (rows,):
         what = f"expected one label for each of {rows} rows, got {' x '.join(map(str, given.shape)) or 'a single one'}."
-        raise UnfitError("whose rows are these?", [Problem("sites", what, "Give one label for each row.")])
+        raise UnfitError(
+            "it is not clear which site each row belongs to", [Problem("sites", what, "Give one label for each row.")]
+        )
     if pd.isna(given).any():
         what = f"{int(pd.isna(given).sum())} rows have no label."
-        raise UnfitError("whose rows are these?", [Problem("sites", what, "Fill them in.")])
+        raise UnfitError("it is not clear which site each row belongs to", [Problem("sites", what, "Fill them in.")])
     return np.array([canon(label) for label in given], object)
 
 
@@ -258,7 +263,7 @@ def _features(rows: pd.DataFrame) -> dict[str, Any]:
     wordy = [name for name, kind in rows.dtypes.items() if not pd.api.types.is_numeric_dtype(kind)]
     drafted, left = draft_features({ONE: rows[wordy]}, ())[:2] if wordy else ({}, {})
     if left:
-        hint = "Leave the column out, or make numbers of it first."
+        hint = "Leave the column out, or convert it to numbers first."
         raise UnfitError(
             "the table cannot be learned from", [Problem(f"column {n}", f"{why}.", hint) for n, why in left.items()]
         )

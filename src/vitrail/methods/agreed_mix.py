@@ -1,21 +1,24 @@
-"""Agreed mix: any method with a shared model, and how much of it each site uses, agreed by all. Vitrail's own.
+"""Agreed mix: each site mixes the model of another method with a model of its own, and all sites agree on one share for
+everyone. Vitrail's own method.
 
-    1. the method `inner`, as it is; beside it f_i, trained on the site's rows alone
-    2. with `tuned`: from what `inner` gave the site, so many epochs on its own rows
+    1. the method `inner`, unchanged; in parallel, f_i is trained on the site's rows alone
+    2. with `tuned`: what `inner` gave the site is trained further on its own rows, for each of these numbers of epochs
     3. the site predicts by the scores      alpha f_i(x) + (1 - alpha) g_i(x)      g_i: of `inner`, tuned or not
-    4. (epochs of tuning, alpha) is one choice for all sites: the lowest sum over sites of losses on rows left out. Of
-       those that cost at most `slack` of it more, the one that serves fewest sites worse than alone, as far as the same
-       rows tell. Rows fall into `folds` by lot; all of 1 and 2 is there once for all rows and once without each fold.
+    4. (epochs of tuning, alpha) is one choice for all sites. The lowest sum over sites of losses on rows left out is
+       the reference. Among the choices whose sum is higher by at most the share `slack`, the one is taken that is
+       expected to serve the fewest sites worse than training alone, judged on the same rows. Rows are assigned to
+       `folds` folds at random; steps 1 and 2 run once with all rows and once without each fold.
 
-Nothing tuned and alpha = 0 is `inner`, alpha = 1 is Local. A site has too few rows to choose for itself; one choice,
-made of sums, is lower in every world that was tried (docs/decisions/026-one-mix-for-all.md, also on what it is not
-worth). `inner` is FedAvg, or a method of the table (NAME, or NAME:KEY=VALUE) whose rounds are one sum.
+Without tuning, alpha = 0 is `inner`; alpha = 1 is Local. A site has too few rows to choose for itself; one choice from
+sums over sites had a lower loss in every world that was tried (docs/decisions/026-one-mix-for-all.md, which also says
+what the method does not achieve). `inner` is FedAvg, or a method of the table (NAME, or NAME:KEY=VALUE) whose rounds
+are one sum.
 
-What crosses: what `inner` sends, folds + 1 times, and at the end one table of losses on rows left out, with what each
-mix costs per row more than alone, that squared, and its squared error. The coordinator needs their totals only. All
-trust the losses that are reported.
+What crosses: the messages of `inner`, folds + 1 times, and at the end one table of losses on rows left out. With it
+come, for each mix, the additional loss per row compared with training alone, its square, and its squared error. The
+coordinator needs only the totals. Nobody verifies the losses that sites report.
 
-Cost, in trainings of `inner`: folds + 1, as many of Local, and `tuned` epochs of each at home.
+Cost: folds + 1 trainings of `inner`, as many of Local, and `tuned` epochs of each at the site.
 """
 
 from __future__ import annotations
@@ -67,7 +70,7 @@ class AgreedMix(Versioned, Method[State, VersionedCoord, Work, VersionedMessage,
         super().__post_init__()
         object.__setattr__(self, "tuned", tuple(self.tuned))  # files have lists
         if list(self.tuned) != sorted(set(self.tuned)):
-            raise ValueError("tuned is a list of epochs, each more than the one before")
+            raise ValueError("tuned must be a list of increasing numbers of epochs")
         if why := why_unfit(self.inner):
             raise ValueError(f"inner = {self.inner!r}: {why}")
 
@@ -98,7 +101,10 @@ class AgreedMix(Versioned, Method[State, VersionedCoord, Work, VersionedMessage,
         return 1 + len(self.tuned), len(self.alphas)
 
     def plan(self, rounds: int) -> tuple[Stage, ...]:
-        what = "your loss per row on rows left out, by what was agreed and alone, and how sure their difference is"
+        what = (
+            "your loss per row on rows left out, with the agreed mix and trained alone, and the error of "
+            "their difference"
+        )
         shown: list[AnyExchange] = [
             MixLosses(lambda task, state: {k: getattr(state, k) for k in MEANS}, MEANS.__getitem__, what)
         ]

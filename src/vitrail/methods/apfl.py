@@ -1,13 +1,14 @@
-"""APFL (Deng et al. 2020): each site mixes a model of its own into the shared one, and learns how much.
+"""APFL (Deng et al. 2020): each site mixes a model of its own with the shared one, and learns how much of each to use.
 
     prediction with  a v + (1 - a) w        w is averaged; v and a never leave the site
     w <- w - lr grad f(w)
     v <- v - lr grad_v f(a v + (1 - a) w)   = v - lr a grad f(mixed)
     a <- a - lr <v - w, grad f(mixed)>,     kept within [0, 1]
 
-All three use the values before the step. alpha = 0 is FedAvg. Momentum is off by default, as in the iFedAvg paper's
-comparison, which also found alpha = 0.5 best; `adaptive = false` keeps it there. Departure: we adapt a at every step;
-Deng et al. write the rule per step and leave its frequency open. Under Adam w and v follow it; a follows its gradient.
+All three updates use the values from before the step. alpha, the start of a, is 0.5, which the iFedAvg paper's
+comparison found best; `adaptive = false` keeps a there. alpha = 0 with `adaptive = false` is FedAvg. Momentum is off by
+default, as in that comparison. Departure: we adapt a at every step; Deng et al. write the rule per step and leave its
+frequency open. With Adam as the optimizer, Adam updates w and v; a follows its plain gradient.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from vitrail.methods.fedavg import Averages, Shared, Up
 
 class State(NamedTuple):
     own: Annotated[Params, "the model of your own that is mixed into the shared one"]  # v
-    alpha: Annotated[Tensor, "how much of it is mixed in"]  # [site]
+    alpha: Annotated[Tensor, "how much of your own model is mixed in"]  # [site]
     params: Params  # w, once settled
     memory: Annotated[Params, "what the optimiser remembers of your last batches"] = {}  # noqa: RUF012
-    own_memory: Annotated[Params, "what it remembers for the model of your own"] = {}  # noqa: RUF012
+    own_memory: Annotated[Params, "what the optimiser remembers for your own model"] = {}  # noqa: RUF012
 
 
 class Work(NamedTuple):

@@ -1,27 +1,27 @@
-"""APPLE (Luo and Wu 2022): every site trains a core model; its own model is mixed from all cores, by weights that it
+"""APPLE (Luo and Wu 2022): every site trains a core model; its own model is a mixture of all cores, whose weights it
 learns.
 
     w_i   = sum_j p_ij c_j                                                  with which site i trains and predicts
-    at i    minimise  loss_i(w_i) + lambda(r) mu/2 |p_i - p_0|^2            in c_i and p_i; the other cores stand still
+    at i    minimise  loss_i(w_i) + lambda(r) mu/2 |p_i - p_0|^2            in c_i and p_i; the other cores are fixed
             c_i  <- c_i  - lr p_ii grad loss_i(w_i)                         both from the values before the step
             p_ij <- p_ij - rate lr (<grad loss_i(w_i), c_j> + lambda(r) mu (p_ij - p_0j))
     sent    c_i, to the coordinator and from there to every site
     p_0j  = n_j / n: the site's share of all rows, counted once before the first round; or 1/N (`weights = "uniform"`).
             p_i begins there
-    lambda  falls from 1 in round r = 0 to nothing in round L (`fades`): 0.001^(r/L), or (1 + cos(pi r/L)) / 2
+    lambda  falls from 1 in round r = 0 to 0 in round L (`fades`): 0.001^(r/L), or (1 + cos(pi r/L)) / 2
             (`schedule`)
 
-Nothing keeps p_i above 0, or its sum at 1. Both c_i and p_i follow the study's optimiser; weight decay pulls p_i to
-p_0. Rounds in which nobody answered are not counted in r.
+Nothing keeps p_i above 0 or its sum at 1. Both c_i and p_i follow the study's optimizer; weight decay pulls p_i towards
+p_0. Rounds in which no site answered do not count in r.
 
-Defaults are those of the authors' program (mu 0.1, rate 0.001/0.01, L a tenth of its 160 rounds). It leaves out the
-1/2, so that its mu is twice ours, and every core starts from another draw there; here all start alike. A core moves by
-p_ii lr, about lr/N, and the mixture by the mean of that: with N sites learning is N times as slow as FedAvg's at the
-same lr, so tune it. Left out: a limit on how many cores a site is sent, for which the coordinator would have to be told
-p_i.
+The defaults are those of the authors' program (mu 0.1, rate 0.001/0.01, L a tenth of its 160 rounds). That program
+omits the 1/2, so its mu is twice ours, and starts every core from a different draw; here all start alike. A core moves
+by p_ii lr, about lr/N, and the mixture by the mean of that. With N sites, learning is N times as slow as FedAvg's at
+the same lr, so tune it. Left out: a limit on the number of cores sent to a site, which would require the coordinator to
+know p_i.
 
 Revealed: every site's core, to every site; with `weights = "rows"` also every site's share of all rows. p_i stays at
-the site: with it and the cores anybody has the site's own model. Afterwards it may be shown, once; a site can refuse.
+the site, as it gives the site's own model to whoever has the cores. After training a site may show it once, or refuse.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from vitrail.methods.blocks.basics import Reveal, Revealed
 
 LEAST = 0.001  # of the exponential schedule, in round L
 TURN = "turn"  # what p_i - p_0 is called among parameters
-BEGINNING = 'how much of each core every mixture begins with: alike, or with weights = "rows" by the sites\' rows'
+BEGINNING = 'the initial share of each core in every mixture: equal, or with weights = "rows" in proportion to rows'
 OWN_MIXTURE = "how much of each core is mixed into your own model, and hence that model"
 
 
@@ -62,9 +62,9 @@ class Coord(NamedTuple):
 
 class Down(NamedTuple):
     cores: Annotated[Params, "the core models of all sites"]  # [site, core, ...]
-    own: Annotated[Tensor, "which of them is yours"]  # [site, core]
+    own: Annotated[Tensor, "which of the cores is yours"]  # [site, core]
     begin: Annotated[Tensor, BEGINNING]  # [site, core]: p_0
-    pull: Annotated[Tensor, "how strongly yours is held there in this round"]  # [site]: lambda(r)
+    pull: Annotated[Tensor, "how strongly your mixture is held there in this round"]  # [site]: lambda(r)
 
 
 class Up(NamedTuple):
@@ -99,7 +99,7 @@ class APPLE(Method[State, Coord, Work, Down, Up]):
         if self.weights == "rows":
             turns = ((0, 1), *[(1,)] * (rounds - 1))
             train = train._replace(exchanges=(CountRows(), self), cycle=turns)
-        what = "how much of each core is mixed into your own model, which tells that model to who has the cores"
+        what = "how much of each core is mixed into your own model, which reveals it to anyone who has the cores"
         shown = Mixtures(lambda task, state: state.mixture, lambda name: (("user", "site"), MIXED), what)
         return train, Stage("show", (shown,), 1, "mixture", "After training, once")
 

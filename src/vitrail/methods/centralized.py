@@ -1,6 +1,6 @@
-"""Centralized: all training rows of all sites in one place, one model. No real option for hospitals; a yardstick.
+"""Centralized: one model, trained on the rows of all sites in one place. It is a yardstick, no option for hospitals.
 
-The rows themselves travel, and `vitrail wire centralized` says so. Only the local engines run it. Class weights are
+The rows themselves travel, and `vitrail wire centralized` says so. Only the local engines run it. The class weights are
 those of the pooled rows.
 """
 

@@ -1,28 +1,29 @@
-"""Centres: whom to learn from, and how much. Vitrail's own; both questions are answered by sums over sites.
+"""Centres: several shared models. All sites agree on how many, and on how much each site uses of its own model, both
+chosen by sums over sites. Vitrail's own method.
 
-    1. for K = 1 .. `groups`: K shared models c_1 .. c_K; site i belongs to that with the lowest loss on its rows,
+    1. for K = 1 .. `groups`: K shared models c_1 .. c_K; site i belongs to the one with the lowest loss on its rows,
            z_i = argmin_k L_i(c_k)         c_k <- c_k + sum_{i: z_i = k} p_i (w_i - c_k) / sum_{i: z_i = k} p_i
-       where w_i is c_{z_i} after the local epochs. K = 1 is FedAvg. Those of K > 1 part from it after `warm` of the
-       rounds, each with a small random step, in `starts` draws; that with the lowest sum_i min_k L_i(c_k) is taken.
-    2. with `constant`, what is added to each score at the site, b_i = argmin L_i(c + b) + hold/2 |b|^2; else b_i = 0
+       where w_i is c_{z_i} after the local epochs. K = 1 is FedAvg. For K > 1 the models leave it after the share
+       `warm` of the rounds, each by a small random step, in `starts` draws; the lowest sum_i min_k L_i(c_k) wins.
+    2. with `constant`, a number added to each score at the site, b_i = argmin L_i(c + b) + hold/2 |b|^2; else b_i = 0
     3. the site predicts by the scores      alpha f_i(x) + (1 - alpha) (c_{z_i}(x) + b_i)      f_i: trained alone
-    4. (K, with or without b, alpha) is one choice for all sites: the lowest sum over sites of out-of-fold losses, where
-       more groups count only if they lower it by the share `margin`. Rows fall into `folds` by lot; everything of 1 to
-       3 is there once for all rows and once without each fold.
+    4. (K, with or without b, alpha) is one choice for all sites: the lowest sum over sites of out-of-fold losses. More
+       groups are taken only if they lower it by the share `margin`. Rows are assigned to `folds` folds at random; all
+       of 1 to 3 runs once with all rows and once without each fold.
 
-Why one choice: a site has too few rows to choose for itself (docs/decisions/017-centres.md, with what was measured).
+Why one choice: a site has too few rows to choose for itself (docs/decisions/017-centres.md, with measurements).
 
-What crosses: K blocks (a site's own change in block z_i, zeros elsewhere), a one beside it to be counted, the losses by
-which starts are compared, and at the end one table of out-of-fold losses. The coordinator needs their totals only: who
-is in which group it learns from the sites that agree to show it. But a single report tells it, by the block that is not
-zero, to whoever gets hold of it: only masked sums hide that. A group of one site is that site's model, without its
-name. All trust the losses that are reported.
+What crosses: K blocks (a site's own change in block z_i, zeros elsewhere), a one that counts the site, the losses that
+compare the starts, and at the end one table of out-of-fold losses. The coordinator needs only the totals; it learns a
+site's group only if the site agrees to show it. But the block that is not zero gives the group away to anyone who reads
+a single report: only masked sums hide it. The model of a group of one site is that site's model, without its name.
+Nobody verifies the losses that sites report.
 
-Cost, in FedAvg's trainings: (folds + 1) (2 + (1 - warm) starts (groups - 1)); and in each round of groups a site scores
-all their models, and their optimiser begins afresh. `split = "head"`: between groups only the last layer differs, so
-that messages stay small for a large network. `alpha` fixes the share of one's own model. A centre whose group is empty
-begins again: its first step away from the model of all sites, as that is by now. A site that was absent when the choice
-was made has no constant, and the group of its last round.
+Cost, in trainings of FedAvg: (folds + 1) (2 + (1 - warm) starts (groups - 1)). In each round of groups a site scores
+all models, and the optimizer of the groups starts anew. `split = "head"`: groups differ only in the last layer, which
+keeps messages small. `alpha` fixes the share of a site's own model. A centre without sites starts again one step away
+from the model of all sites as it is then. A site that was absent when the choice was made has no constant and keeps the
+group of its last round.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class Centres(Method[State, Coord, Work, Down, Up]):
     invited: Annotated[int, Ge(1)] | None = None
 
     def plan(self, rounds: int) -> tuple[Stage, ...]:
-        what = "which group you are in, and your loss per row on rows left out, by the choice and alone"
+        what = "which group you are in, and your loss per row on rows left out, with the choice and trained alone"
         shown = Reveal(lambda task, state: {k: getattr(state, k) for k in MEANS}, MEANS.__getitem__, what)
         train, apart_from = training(self, rounds), int(self.warm * rounds)
         if self.groups > 1:
@@ -111,7 +112,7 @@ class Centres(Method[State, Coord, Work, Down, Up]):
     def incompatibilities(self, task: Task) -> tuple[str, ...]:
         if self.split == "all" or "head" in task.net.groups:
             return ()
-        return ('split = "head", and the network has no group "head"',)
+        return ('split = "head" needs a network with a group "head"',)
 
     def invite(self, task: Task, coord: Coord, roster: Roster) -> Tensor:
         return Averages(self.weights, self.invited).invite(task, Shared({}), roster)

@@ -1,29 +1,29 @@
-"""CFL (clustered federated learning; Sattler, Müller, Samek 2021): all sites begin as one group with one model; where a
-group's model stands still while single sites still pull, the group is split in two, and each part goes on by itself.
+"""CFL (clustered federated learning; Sattler, Müller, Samek 2021): all sites begin as one group with one model. Where a
+group's model hardly moves although single sites still pull it, the group is split in two and each part continues alone.
 
     at site i in c   D_i = w_i - w_c                            w_i: w_c after the local epochs
     coordinator      D_c = sum_c p_i D_i / sum_c p_i            over the sites of c that answered
                      c is split where |D_c| < eps1 and max_c |D_i| > eps2
                      w_c <- w_c + D_c                           c: the group after the split
 
-A split makes the cosine a of the most similar pair across it, cos(D_i, D_j), as small as can be (`linkage = "single"`:
-joining the most similar pairs until two parts are left does that), and is made only if sqrt((1 - a) / 2) > gamma.
-p_i = 1, or with `weights = "rows"` the site's number of training rows, as in FedAvg; which this is until the first
-split.
+The split makes the cosine a = cos(D_i, D_j) of the most similar pair across it as small as possible; `linkage =
+"single"` achieves that by joining the most similar pairs until two parts are left. The split is made only if
+sqrt((1 - a) / 2) > gamma. p_i = 1, or with `weights = "rows"` the site's number of training rows, as in FedAvg. Until
+the first split, this method is FedAvg.
 
 Defaults are those of the authors' program: eps1, eps2, no split in the first `after` rounds nor of `smallest` sites or
-fewer. eps1 and eps2 are lengths of updates: they mean something else with every network, loss and learning rate, and
-where that decays, updates get shorter by themselves. So tune them; the facts tell both lengths in every round.
-gamma = 0 leaves the paper's last test open: it bounds how much the updates of sites of one kind differ, which nobody
-knows.
+fewer. eps1 and eps2 are lengths of updates. Their meaning changes with every network, loss and learning rate; where the
+learning rate decays, updates get shorter by themselves. So tune them; the facts of every round show both lengths.
+gamma = 0 omits the paper's last test, which needs a bound on how much the updates of similar sites differ; nobody knows
+that bound.
 
-Choices. The authors' program joins parts by their least similar pair (`linkage = "complete"`), which is not what the
-paper writes; and when it splits a part again it takes places within the part for places among all sites, which is not
-repeated here. A group is split only in a round in which all of its sites answered: who is away cannot be placed, and a
-split is for ever.
+Choices. The authors' program joins parts by their least similar pair (`linkage = "complete"`), which differs from the
+paper. When it splits a part again, it uses positions within the part as positions among all sites; we do not repeat
+that. A group is split only in a round in which all of its sites answered: an absent site cannot be placed, and a split
+is final.
 
-Revealed: each site's update, to the coordinator; to all who read the report, who is grouped with whom, and the angles
-between updates.
+Revealed: each site's update, to the coordinator; to every reader of the report, which sites are grouped together, and
+the angles between updates.
 """
 
 from __future__ import annotations
@@ -58,8 +58,11 @@ class Down(NamedTuple):
 class Up(NamedTuple):
     change: Annotated[
         Params,
-        "what training on your rows changed in your group's model, times how much it counts; compared with what other "
-        "sites' rows changed, it decides with whom you are grouped, which the report tells",
+        (
+            "what training on your rows changed in your group's model, times how much it counts; compared "
+            "with the other sites' changes, it decides with which sites you are grouped, which the report "
+            "shows"
+        ),
     ]
     weight: Annotated[Tensor, 'how much it counts: 1, or with weights = "rows" how many rows you train on']
 

@@ -1,10 +1,11 @@
-"""Ditto (Li et al. 2021): beside FedAvg, each site trains a model of its own that is held near the shared one.
+"""Ditto (Li et al. 2021): in parallel with FedAvg, each site trains a model of its own that stays near the shared one.
 
     w:   FedAvg
     v_i: minimise  loss_i(v) + lam/2 |v - w_received|^2      v_i never leaves the site
 
-lam = 0 is Local (in the same run as FedAvg, with weight_decay instead of weight_decay_alone). Both models take one step
-on each batch. loss_i is the mean over rows; where the loss of a batch is their sum, lam counts once for each row too.
+With lam = 0 the site's own model is that of Local (in the same run as FedAvg, with weight_decay instead of
+weight_decay_alone). Both models take one step on each batch. loss_i is the mean over rows. Where the loss of a batch is
+their sum, the term with lam is multiplied by the number of rows too.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from vitrail.methods.fedavg import Averages, Shared, Up
 
 
 class State(NamedTuple):
-    params: Annotated[Params, "the model of your own that is trained beside the shared one"]  # v
+    params: Annotated[Params, "the model of your own that is trained in parallel with the shared one"]  # v
     memory: Annotated[Params, "what the optimiser remembers of your last batches"] = {}  # noqa: RUF012
-    own_memory: Annotated[Params, "what it remembers for the model of your own"] = {}  # noqa: RUF012
+    own_memory: Annotated[Params, "what the optimiser remembers for your own model"] = {}  # noqa: RUF012
 
 
 class Work(NamedTuple):

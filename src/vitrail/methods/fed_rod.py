@@ -1,20 +1,22 @@
-"""Fed-RoD (Chen and Chao 2022): a shared model that takes all classes alike; at each site a head of its own on top.
+"""Fed-RoD (Chen and Chao 2022): a shared model that treats all classes alike, and at each site an additional head of
+its own.
 
-    shared    g: scores of the network, f: its features (what its last layer is given)
+    shared    g: scores of the network, f: its features (the input of its last layer)
               minimise  -sum_r w_r log( N_y^gamma e^(g_y) / sum_c N_c^gamma e^(g_c) )      balanced softmax
               over the whole network, which is averaged as in FedAvg
     own       h = f P + b, from zero
               minimise  -sum_r w_r log( e^(g_y + h_y) / sum_c e^(g_c + h_c) )
               over P and b alone, which never leave the site; g and f as they were before the step
-    prediction by g + h; beside it stands the shared model, g
+    prediction by g + h; the shared model g is scored as well
 
-N_c is what the site's training rows of class c weigh: their number, where all weigh 1. It is counted at the site in
-every round, and in no message. A class of which a site has no row is left out of the sum there; a site that has but one
-class teaches the shared model nothing.
+N_c is the total weight of the site's training rows of class c: their number, if every row has weight 1. The site counts
+it in every round and sends it in no message. A class without rows at the site is left out of the sum there. A site with
+only one class teaches the shared model nothing.
 
-gamma = 0 is the plain loss, so that g is FedAvg's; so it is where classes weigh alike. Those that a site has do with
-`class_weights = "inverse"`, the default of a study: such weights balance by themselves (the paper has both ways), and
-counting rows would balance twice. With `class_weights = "none"` this is the paper's, with its linear own head.
+gamma = 0 is the plain loss, so that g is FedAvg's. The same holds where all classes of a site have the same total
+weight, as with `class_weights = "inverse"`, the default of a study: such weights already balance the classes (the paper
+has both ways), and weighting by counts as well would balance twice. `class_weights = "none"` is the method of the
+paper, with its linear own head.
 """
 
 from __future__ import annotations
@@ -57,7 +59,12 @@ class FedRoD(Averages, Method[State, Shared, Work, Shared, Up]):
     def incompatibilities(self, task: Task) -> tuple[str, ...]:
         if isinstance(task.loss, CrossEntropy):
             return ()
-        return ("its balanced softmax weighs classes by their rows, so it needs classes and their cross-entropy",)
+        return (
+            (
+                "its balanced softmax weighs classes by their rows, so it needs a target of classes and the "
+                "cross-entropy loss"
+            ),
+        )
 
     def state(self, task: Task, sites: int) -> State:
         params, row = to_all(task.start, 1), task.like.new_zeros(1, 1, *task.net.shape)

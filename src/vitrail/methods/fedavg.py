@@ -1,11 +1,11 @@
-"""FedAvg (McMahan et al. 2017): every site trains from the same model, the coordinator averages.
+"""FedAvg (McMahan et al. 2017): every site trains from the same model, and the coordinator averages the results.
 
     w_i <- w - lr * sum of gradients over one or more local epochs
     w   <- w + sum_i p_i (w_i - w) / sum_i p_i          over the sites that answered
 
 p_i = 1 (`weights = "uniform"`, the default, as in the iFedAvg paper) or the site's number of training rows (`"rows"`,
-as in McMahan et al.). A site reports p_i (w_i - w), the change, and p_i. `invited`: how many sites are asked in a
-round, drawn anew each time from the study's seed (McMahan's C, as a number); without it all are.
+as in McMahan et al.). A site reports p_i (w_i - w), the change, and p_i. `invited` is the number of sites asked in each
+round, drawn anew each time from the study's seed (McMahan's C, as a number); by default all sites are asked.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from vitrail.core.tensors import Params, apply_update, clone, scaled, subtract, 
 
 
 class Own(NamedTuple):
-    params: Annotated[Params, "your model, as far as it is not shared"]  # all layers once settled
+    params: Annotated[Params, "the part of your model that is not shared"]  # all layers once settled
     memory: Annotated[Params, "what the optimiser remembers of your last batches"] = {}  # noqa: RUF012
 
 

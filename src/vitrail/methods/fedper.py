@@ -1,8 +1,8 @@
-"""FedPer (Arivazhagan et al. 2019): the front of the network is averaged, each site keeps its own head.
+"""FedPer (Arivazhagan et al. 2019): the front of the network is averaged, and each site keeps its own head.
 
     (w_front, w_head_i) trained together at site i;   w_front averaged, w_head_i never leaves
 
-For the linear model, which is all head, nothing is shared: FedPer is then Local.
+For the linear model, which consists of a head only, nothing is shared: FedPer is then Local.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""FedProx (Li et al. 2020): FedAvg whose sites are held near the model they received.
+"""FedProx (Li et al. 2020): FedAvg whose sites stay near the model that they received.
 
     minimise  loss_i(w) + mu/2 |w - w_received|^2
 
-mu = 0 is FedAvg. The pull applies to the parameters that travel. Default mu = 0.1; the paper tunes it over
+mu = 0 is FedAvg. The penalty applies to the parameters that travel. Default mu = 0.1; the paper tunes it over
 {0.001, 0.01, 0.1, 1}.
 """
 

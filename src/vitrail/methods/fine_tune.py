@@ -1,9 +1,9 @@
-"""FedAvg + local fine-tuning (Yu et al. 2020; FLamby's strongest entry): federate, then each site goes on alone.
+"""FedAvg + local fine-tuning (Yu et al. 2020; FLamby's strongest entry): first FedAvg, then each site trains on alone.
 
 w:   FedAvg to the end
 v_i: starts at w, then `epochs` epochs on the site's own rows; nothing travels any more
 
-`part = "head"` moves the last layer only: what was learned together of features stays as it is.
+`part = "head"` trains only the last layer further: the features that the sites learned together stay as they are.
 """
 
 from __future__ import annotations

@@ -5,36 +5,36 @@ picture.
 
     loss        CrossEntropy + clst Clst + sep Sep + l1 |w_cp, p not of c|_1        a sum over rows, or their mean
                 Clst = min over p of the picture's own class, d_p;   Sep = - min over all other p, d_p
-    warm-up     `warm` rounds: add-on layers and prototypes move, convolutions and last layer stand still
-    joint       the study's rounds: everything moves, and what is shared is averaged as in FedAvg
-    push        at each site: p <- the nearest latent patch of its training pictures of p's class; the site keeps which
-                picture and which cell, and says nothing
-    last layer  at each site, by itself: w -> argmin CrossEntropy + l1 |w_cp, p not of c|_1, the rest as it is; `last`
-                accelerated proximal steps of length 1 / L. 100 of them stop early on pictures: the objective is not
-                at its lowest and hardly a weight is 0, but more steps told new pictures no better
+    warm-up     `warm` rounds: add-on layers and prototypes are trained, convolutions and last layer are fixed
+    joint       the study's rounds: everything is trained, and the shared part is averaged as in FedAvg
+    push        at each site: p <- the nearest latent patch of its training pictures of p's class; the site records
+                which picture and which cell, and reports neither
+    last layer  at each site alone: w -> argmin CrossEntropy + l1 |w_cp, p not of c|_1, the rest fixed; `last`
+                accelerated proximal steps of length 1 / L. On pictures 100 steps stop early: the objective is not at
+                its lowest and hardly a weight is 0, but more steps did not predict new pictures better
 
-`share`: what is averaged. "prototypes", the default: they and the last layer, convolutions local, which is the paper's
-method (GMGP). "no": nothing, each site alone (the paper's LMLP). Ours are "add-on", the layers before them too, and
-"all", all convolutions too: best where we tried it, since prototypes of different latent spaces are hardly comparable.
+`share`: what is averaged. "prototypes", the default: these and the last layer, convolutions local, as in the paper
+(GMGP). "no": nothing, each site alone (the paper's LMLP). Ours are "add-on", also the add-on layers, and "all", also all
+convolutions: the best where we tried it, since prototypes of different latent spaces are hardly comparable.
 
-With `alone_too` each site trains beside it, on the same batches, a model of its own (LMLP): what it learns by itself is
-what a bias at one site shows in. (In the first round both are the same, so that the first report tells it.) OWN is the
-shared model after push and last layer, SHARED the same before, ALONE that model, pushed too. After training sites are
-asked, and may refuse, to show what tells of such a bias (methods/blocks/shortcut_signals.py); `travel = false` asks for
-no model.
+With `alone_too` each site also trains a model of its own on the same batches (LMLP): what it learns alone reveals a
+bias at that site. (Both models are the same in the first round, so the first report reveals it.) OWN is the shared
+model after push and last layer, SHARED the one before these, ALONE the site's own model, also pushed. After training,
+sites are asked to show signs of such a bias, and may refuse (methods/blocks/shortcut_signals.py); `travel = false` asks
+for no model.
 
-Rates: Adam with lr = 3e-3; the last layer, and convolutions that were read from a file, at 1e-4, that is 1/30.
+Rates: Adam with lr = 3e-3; 1e-4, that is 1/30 of it, for the last layer and for convolutions read from a file.
 [training.rates] changes them by group; `optimiser = "study"` and lr take the study's.
 
 Where paper and code of MyTH differ. The paper trains the last layer with the rest in joint rounds, the code only after
-a push: as the paper. The code pushes in every round: here once, after the last, as the paper shows them; prototypes
-that were pushed are patches of one site, and their mean would be none. ProtoPNet divides the joint rate by 10 every 5
-epochs, the code has that commented out: here the study's decay. The paper averages once after 5 epochs of warm-up and
-then every 10: here after each round of the study's epochs. The paper's order of stages is kept. ProtoPNet optimises
-the last layer by 20 epochs of Adam at 1e-4 (the code by 12), here by proximal steps, being convex. The code takes l1 of
-the whole last layer, here of the weights for other classes, as the paper; it decays weights of all convolutions by
-1e-3, here as the study says. Where all is shared its push changes nothing. With that set equal both give the same
-numbers: benchmarks/methods/results/same_as_myth.md.
+a push; we follow the paper. The code pushes in every round; we push once, after the last, as the paper shows: pushed
+prototypes are patches of one site, and their mean would be no patch. ProtoPNet divides the joint rate by 10 every 5
+epochs, the code has that commented out; we use the study's decay. The paper averages once after 5 epochs of warm-up and
+then every 10; we average after each round of the study's epochs. The paper's order of stages is kept. ProtoPNet trains
+the last layer by 20 epochs of Adam at 1e-4 (the code by 12); we use proximal steps, since it is convex. The code takes
+l1 of the whole last layer; we follow the paper: weights for other classes only. The code decays all convolutions by
+1e-3; we use the study's decay. Where everything is shared, its push changes nothing. With that set equal both give the
+same numbers: benchmarks/methods/results/same_as_myth.md.
 """
 
 from __future__ import annotations
@@ -95,9 +95,9 @@ class InDISCO(PrototypeRounds, Method[State, Coord, Work, Shared, Any]):
 
     def incompatibilities(self, task: Task) -> tuple[str, ...]:
         if not isinstance(task.net, ProtoNet):
-            return ('it is about networks with prototypes: write kind = "prototypes" under [network]',)
+            return ('it needs a network with prototypes: write kind = "prototypes" under [network]',)
         if not isinstance(task.loss, CrossEntropy):
-            return ("it trains by cross-entropy, and its last layer is convex in nothing else",)
+            return ("it needs the cross-entropy loss, the only one in which its last layer is a convex problem",)
         return ()
 
     def training_optimizer(self, optimizer: Optimizer, net: Net) -> Optimizer:
@@ -191,7 +191,9 @@ class InDISCOCentral(InDISCO):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.share != "no" or self.travel:
-            raise ValueError('all pictures are in one place, so that nothing is shared: share is "no", travel false')
+            raise ValueError(
+                'all pictures are in one place, so nothing is shared: write share = "no" and travel = false'
+            )
 
     def shown(self) -> tuple[Stage, ...]:
         return ()

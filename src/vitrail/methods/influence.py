@@ -1,21 +1,22 @@
-"""Influence: each site learns from the others by how much their models lower its own validation loss.
+"""Influence: each site learns from the others in proportion to how much their models lower its own validation loss.
 
 The idea is sketched in the Weight Erosion report (sections 2.2 and 6) and worked out here. Every site is the user once,
-all of them in one run. Each keeps `share` of its training rows out of training, V_u, and judges by them alone.
+all in one run. Each site keeps the share `share` of its training rows, V_u, out of training and judges models on V_u
+alone.
 
     at site u    r_uj =  max(0, L_u(v_u) - L_u(t_j))             L_u: mean loss on V_u
-                 w_uj =  r_uj / sum_j r_uj                       all zero: w_uu = 1, the site goes on alone
+                 w_uj =  r_uj / sum_j r_uj                       all zero: w_uu = 1, the site continues alone
                  v_u  <- v_u + sum_j w_uj (t_j - v_u)            which is sum_j w_uj t_j
                  t_u  <- v_u after the local epochs              on its rows without V_u; sent, and predicted with
 
-Choices. Everyone trains from its own model: from a common one, a site with wrong labels would drag everybody; from
-every user's, a round would cost N^2 trainings. V_u stays at the user, so the models travel to it: a site weighs at the
-start of a round the models of the round before. A reduction below 1e-6 of the loss is none. With r_uj divided by
-|t_j - v_u| this would be FedFomo (Zhang et al. 2021).
+Choices. Each site trains from its own model. From a common model, one site with wrong labels would harm all sites; from
+every user's model, a round would cost N^2 trainings. V_u stays at the user, so the models travel to it: at the start of
+a round, a site weighs the models of the round before. A reduction below 1e-6 of the loss counts as none. With r_uj
+divided by |t_j - v_u| this would be FedFomo (Zhang et al. 2021).
 
-Cost of a round: N trainings, as FedAvg, and N^2 + N evaluations on V_u; N models reach every site.
-Revealed: every site's trained model to every site, and to the coordinator whom each site learns from (w_u). A site that
-copies a good model earns its weight: influence tells useful from harmful, not honest from dishonest.
+Cost of a round: N trainings, as in FedAvg, and N^2 + N evaluations on V_u; N models reach every site.
+Revealed: every site's trained model, to every site; whom each site learns from (w_u), to the coordinator. A site that
+copies a good model earns its weight: influence separates useful from harmful, not honest from dishonest.
 Late in a run, when no model lowers a user's loss any more, w is that of a site alone: read the first rounds.
 """
 
@@ -52,7 +53,7 @@ class Models(NamedTuple):
 
 class Down(NamedTuple):
     models: Annotated[Params, "the models of all sites"]  # [user, site, ...]
-    known: Annotated[Tensor, "which sites have sent one"]  # [user, site]
+    known: Annotated[Tensor, "which sites have sent a model"]  # [user, site]
     own: Annotated[Tensor, "which of them is yours"]  # [user, site]: 1 at the user's own place
 
 

@@ -1,4 +1,4 @@
-"""Local: each site trains alone on its own rows. Nothing leaves, nothing comes in. The yardstick of joining."""
+"""Local: each site trains alone on its own rows, and sends nothing. The yardstick for the benefit of joining."""
 
 from __future__ import annotations
 

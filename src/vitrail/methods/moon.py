@@ -1,17 +1,20 @@
-"""MOON (Li et al. 2021): FedAvg whose sites keep to the shared model's features, away from their own last ones.
+"""MOON (Li et al. 2021): FedAvg whose sites keep their features close to those of the shared model, and away from those
+of their own previous model.
 
     minimise  sum_r w_r (loss_r + mu c_r)                       over the rows r of a batch, with their weights
     c = -log( e^(cos(z, z_s) / T) / (e^(cos(z, z_s) / T) + e^(cos(z, z_b) / T)) )  =  log(1 + e^(d / T))
     d = cos(z, z_b) - cos(z, z_s)
     dc/dz = sigmoid(d / T) / (T |z|) (b - s - d z/|z|)          s, b: z_s and z_b at length 1
 
-z is what the last layer is given by the model in training, z_s by the shared model as it was received, z_b by the model
-that the site's own last round left; only z learns. T is the temperature. The three lose the same units to dropout.
+z is the input of the last layer in the model in training, z_s in the shared model as received, z_b in the model at the
+end of the site's own previous round; only z is trained. T is the temperature. Dropout removes the same units in all
+three.
 
-mu = 0 is FedAvg, and so is a linear model: no parameter makes its features. In a site's first round z_b is that of the
-common start: where z_b = z_s there is no slope. Any loss will do. c falls with d: a site may also leave both models,
-its own last one faster. mu and T are those of the authors' program; the paper tunes mu over {0.1, 1, 5, 10}.
-Departure: the paper projects features by two layers of their own; here they are the network's own.
+mu = 0 is FedAvg, and so is a linear model, since no parameter makes its features. In a site's first round z_b belongs
+to the common start; where z_b = z_s the gradient is 0. Any loss will do. c falls with d: a site may also move away from
+both models, as long as it leaves its own previous one faster. mu and T are those of the authors' program; the paper
+tunes mu over {0.1, 1, 5, 10}. Departure: the paper projects features by two additional layers; here they are the
+network's own.
 """
 
 from __future__ import annotations

@@ -129,15 +129,18 @@ def add_installed(entries: Iterable[EntryPoint]) -> None:
 
         package = (entry.dist.name, entry.dist.version) if entry.dist else (entry.module, "")
         if entry.name in TABLE:
-            _broken[f"{entry.name} of {package[0]}"] = f"there is a method {entry.name!r} already."
+            _broken[f"{entry.name} of {package[0]}"] = f"there is already a method {entry.name!r}."
             continue
         try:
             kind = entry.load()
             if not (isinstance(kind, type) and issubclass(kind, Method) and dataclasses.is_dataclass(kind)):
-                raise TypeError(f"{entry.value} is no dataclass of Method")
+                raise TypeError(f"{entry.value} is not a dataclass derived from Method")
             TABLE[entry.name], _origins[entry.name] = kind, package
         except Exception as error:  # whatever a stranger's module raises
-            _broken[entry.name] = f"{' '.join(filter(None, package))} brings it, but: {type(error).__name__}: {error}."
+            _broken[entry.name] = (
+                f"the package {' '.join(filter(None, package))} provides it, but loading it "
+                f"failed: {type(error).__name__}: {error}."
+            )
 
 
 def origin(name: str) -> tuple[str, str] | None:
@@ -154,7 +157,7 @@ def name_of(method: AnyMethod) -> str:
             return name
     what = f"{type(method).__name__} is not in the table of methods."
     raise VitrailError(
-        "the method cannot be used", [Problem("method", what, 'List it: vt.methods.TABLE["name"] = ...')]
+        "the method cannot be used", [Problem("method", what, 'Register it: vt.methods.TABLE["name"] = ...')]
     )
 
 

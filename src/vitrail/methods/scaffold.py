@@ -1,4 +1,4 @@
-"""SCAFFOLD (Karimireddy et al. 2020), option II: control variates take out the sites' drift.
+"""SCAFFOLD (Karimireddy et al. 2020), option II: control variates remove the drift of the sites.
 
     at the site      y <- y - lr (grad f_i(y) - c_i + c)             K steps from y = x
                      c_i <- c_i - c + (x - y) / (K lr)
@@ -6,7 +6,7 @@
                      c <- c + 1/N * sum_S (c_i_new - c_i)            N: all sites
 
 The formula for c_i is that of plain SGD, so momentum is off and cannot be turned on. A site sends changes of c_i;
-whoever adds up all of them has it.
+anyone who adds up all of them knows c_i.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Coord(NamedTuple):
 
 class Up(NamedTuple):
     moved: Annotated[Params, "how training on your rows moved the model"]  # y - x
-    control: Annotated[Params, "how the direction changed in which your rows pull the model"]  # c_i_new - c_i
-    answers: Annotated[Tensor, "a one, to be counted: that you answered"]
+    control: Annotated[Params, "how the direction in which your rows pull the model changed"]  # c_i_new - c_i
+    answers: Annotated[Tensor, "the number 1, which counts that you answered"]
 
 
 class Work(NamedTuple):
@@ -59,12 +59,14 @@ class Scaffold(Method[State, Coord, Work, Coord, Up]):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.momentum != 0:
-            raise ValueError("momentum must be 0: SCAFFOLD's control variates are those of plain SGD")
+            raise ValueError("momentum must be 0, because SCAFFOLD's control variates only hold for plain SGD")
 
     def incompatibilities(self, task: Task) -> tuple[str, ...]:
         if isinstance(task.rule, SGD) and not task.rule.factors:
             return ()
-        return ("its control variates are those of plain SGD with one rate: c_i is what (x - y) / (K lr) says",)
+        return (
+            "its control variates c_i are computed as (x - y) / (K lr), which only holds for plain SGD with one rate",
+        )
 
     def state(self, task: Task, sites: int) -> State:
         return State(zeros(to_all(task.start, sites)), {})

@@ -1,7 +1,7 @@
-"""Methods of a study with parties, who hold columns of the same people: names and hyperparameters.
+"""Methods of a vertical study, whose parties hold columns of the same people: names and hyperparameters.
 
-They are no exchanges between a coordinator and sites, and none of the laws of TABLE is about them; how host and guests
-talk is in vertical/. What a guest answers (numbers, rounding, noise, ration) is the guest's, in [parties.NAME].
+They are not exchanges between a coordinator and sites, and the laws of TABLE do not apply to them. vertical/ has the
+messages between host and guests. Each guest sets its own limits (digits, rounding, noise, ration) in [parties.NAME].
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _Trained:
 
 @dataclass(frozen=True)
 class VerticalSplit(_Trained):
-    """A network at the host; at each guest a model whose answer is one more input of it."""
+    """The host has a network; each guest has a model whose answer is one more input of the network."""
 
     catalogue = Catalogue("Split network")
     joint: ClassVar[str] = "network"
@@ -36,7 +36,7 @@ class VerticalSplit(_Trained):
 
 @dataclass(frozen=True)
 class VerticalLogistic(_Trained):
-    """The scores of host and guests are added up: logistic regression on all columns."""
+    """Logistic regression on all columns: the scores of host and guests are added up."""
 
     catalogue = Catalogue("Vertical logistic regression")
     joint: ClassVar[str] = "sum"
@@ -47,7 +47,7 @@ class VerticalLogistic(_Trained):
 
 @dataclass(frozen=True)
 class VerticalKNN:
-    """Neighbours by the sum of the distances at host and guests, which give a guest's columns away."""
+    """Nearest neighbours by the sum of the distances at host and guests. Distances give a guest's columns away."""
 
     catalogue = Catalogue("Vertical nearest neighbours")
     joint: ClassVar[str] = "neighbours"

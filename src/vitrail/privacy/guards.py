@@ -152,33 +152,40 @@ class Guards:
         chooses = self.robust is not None or self.sum in ("groups", "two servers")
         each = any(ex.wire.aggregation == "each" for ex, _ in trained)
         if chooses and each:
-            out.append((key, f"{title} looks at each report itself, and makes no total of them"))
+            out.append((key, f"{title} uses each report by itself and computes no total"))
         if chooses and any(counted(ex, up) is None for ex, up in trained if ex.wire.aggregation == "sum"):
-            out.append((key, f"with {title} each site reports on another part of what is shared"))
+            out.append((key, f"with {title}, each site reports on a different part of the shared model"))
         if self.robust and self.sum == "one" and not self.masked and sites < FEWEST:
-            out.append(("robust", f"of fewer than {FEWEST} sites nobody can say who lies, and there are {sites}"))
+            out.append(("robust", f"at least {FEWEST} sites are needed to tell which one lies, but there are {sites}"))
         if self.sum == "groups" and sites < GROUPS * self.least:
-            why = f"{GROUPS} groups of {self.least} are the fewest of which one can be outvoted"
-            out.append(("sum", f"{why}, and there are {sites} sites"))
+            why = f"outvoting one group takes at least {GROUPS} groups of {self.least}"
+            out.append(("sum", f"{why}, but there are {sites} sites"))
         if self.sum == "groups" and self.robust == "multikrum" and sites < FEWEST * self.least:
-            out.append(("robust", f"of fewer than {FEWEST} groups Multi-Krum can choose none"))
+            out.append(("robust", f"Multi-Krum needs at least {FEWEST} groups"))
         if self.sum == "two servers" and self.robust not in (None, "multikrum"):
-            out.append(("robust", "two servers open the distances between reports, and can only choose by Multi-Krum"))
+            out.append(
+                ("robust", "two servers see only the distances between reports, so they can only use Multi-Krum")
+            )
         if self.sum == "two servers" and self.clip is None:
-            out.append(("sum", "two servers count in parts of a length that no change exceeds: it needs clip"))
+            out.append(("sum", "two servers compute with fixed-point numbers of a bounded length, so clip is needed"))
         if self.sum == "two servers" and sites - liars(sites) < self.least:
             why = f"of {sites} sites {sites - liars(sites)} are chosen"
-            out.append(("least", f"{why}, and no total of fewer than {self.least} is opened"))
+            out.append(("least", f"{why}, but a total of fewer than {self.least} must not be opened"))
         if self.compress and (self.masked or self.sum != "one"):
-            out.append(("compress", "numbers under masks or in shares cannot be shortened, each by its own measure"))
+            out.append(
+                (
+                    "compress",
+                    "masked or shared numbers cannot be compressed, because each site would use a scale of its own",
+                )
+            )
         if self.noise and self.clip is None:
-            out.append(("sites", "noise is measured against a length that no change exceeds: it needs clip"))
+            out.append(("sites", "the noise is relative to the longest possible change, so clip is needed"))
         if self.noise and each:
-            out.append(("sites", f"{title} looks at each report itself, and noise for sites is that of a total"))
+            out.append(("sites", f"{title} uses each report by itself, but the noise for sites belongs to a total"))
         if self.noise and chooses:
-            out.append(("sites", "the noise is measured for a sum, and not for a centre"))
+            out.append(("sites", "the noise is calibrated for a sum, not for a robust centre"))
         if self.noise and sites < self.least:
-            out.append(("least", f"no total of fewer than {self.least} is opened, and there are {sites} sites"))
+            out.append(("least", f"a total of fewer than {self.least} sites must not be opened, but there are {sites}"))
         return out
 
 

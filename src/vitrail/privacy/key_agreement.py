@@ -62,5 +62,5 @@ class SealedBox:
         try:
             return self._cipher.decrypt(nonce.to_bytes(12, "little"), sealed, associated)
         except (InvalidTag, ValueError):
-            what = "it is not as it was sealed for this end and this purpose: it was changed, or another key sealed it."
+            what = "it was not sealed with the expected key for this receiver and purpose, or it was changed."
             raise LetterRefused(where, what) from None

@@ -128,9 +128,9 @@ def why(
     gain, low, high, least = answer.gain, answer.low, answer.high, answer.least
     over = f"over {seeds} seed{'s' if seeds > 1 else ''}"
     if math.isnan(gain):
-        return f"No {words} is defined here."
+        return f"The {words} is not defined at this site."
     if math.isnan(low):
-        return "One seed has no spread: compare over several seeds."
+        return "One seed gives no spread. Compare over several seeds."
     if answer.verdict == YES:
         saves = f"{title} saves {gain:.3f} of {words}" if crossed else f"{title} lifts {words} by {gain:.3f}"
         return f"{saves}, at least {low:.3f}, {over}." if crossed else f"{saves}, at least by {low:.3f}, {over}."
@@ -139,15 +139,17 @@ def why(
         return f"{title if crossed else f'Even {title}'} {loses} of {words}, at least {-high:.3f}, {over}."
     text = f"With {title} the change of {gain:+.3f} lies between {low:+.3f} and {high:+.3f}: "
     if not crossed:
-        return text + f"too near to nothing for {rows} test {row}s."
+        return text + f"too close to zero to decide from {rows} test {row}s."
     if answer.verdict == NO_HARM:
-        gains = "it does not gain" if high < 0 else "whether it gains is unclear"
+        gains = "it does not gain" if high < 0 else "it is unclear whether it gains"
         text += f"joining costs less than {harm:.3f}, which counts as no harm; {gains}. "
     else:
-        text += f"too near to nothing for {rows} {row}s. "
-    text += f"A change of {least:.3f} would have been seen in four of five such studies"
+        text += f"too close to zero to decide from {rows} {row}s. "
+    text += f"Four of five such studies would detect a change of {least:.3f}"
     return text + (
-        f"; to see {abs(gain):.3f}, if it stays, takes about {_about(answer.needed)} {row}s." if gain else "."
+        f"; detecting {abs(gain):.3f}, if that is the true change, takes about {_about(answer.needed)} {row}s."
+        if gain
+        else "."
     )
 
 

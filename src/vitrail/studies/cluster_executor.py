@@ -39,8 +39,10 @@ def spread(address: str, jobs: dict[int, Any], work: Any, held: Any, keep: Calla
             for future in as_completed(waiting):
                 keep(waiting[future], future.result())
     except KilledWorker:
-        what = "a worker ended in the middle of its work, more than once; most often it has not enough memory."
-        hint = "Give workers more memory. What was finished in --out is kept: continue with --resume."
+        what = (
+            "a worker stopped more than once in the middle of its work, most likely because it has too little memory."
+        )
+        hint = "Give the workers more memory. Finished parts are stored in --out; continue with --resume."
         raise VitrailError("the work was not finished", [Problem(address, what, hint)]) from None
     finally:
         client.close()  # after which nobody waits for what is under way: it ends at its next step
@@ -50,19 +52,22 @@ def _reach(address: str) -> Any:
     try:
         from distributed import Client
     except ImportError:
-        what = "distributed, which reaches clusters, is not installed."
+        what = "the package distributed, which connects to clusters, is not installed."
         raise VitrailError(CANNOT, [Problem("--cluster", what, "pip install 'vitrail[cluster]'")]) from None
-    hint = "Start `dask scheduler` and `dask worker` there, and give the address it says, as tcp://HOST:PORT."
+    hint = (
+        "Start `dask scheduler` and `dask worker` there, and give the address that the scheduler prints, "
+        "as tcp://HOST:PORT."
+    )
     try:
         client = Client(address, timeout=WAIT, set_as_default=False)
     except (OSError, TimeoutError, ValueError) as error:
-        what = f"no scheduler answers there ({type(error).__name__})."
+        what = f"no scheduler answers at this address ({type(error).__name__})."
         raise VitrailError(CANNOT, [Problem(address, what, hint)]) from None
     try:
         client.wait_for_workers(1, timeout=WAIT)
     except TimeoutError:
         client.close()
-        raise VitrailError(CANNOT, [Problem(address, "it has no worker.", hint)]) from None
+        raise VitrailError(CANNOT, [Problem(address, "the scheduler has no worker.", hint)]) from None
     return client
 
 
@@ -72,7 +77,9 @@ def _same_program(client: Any, address: str) -> None:
     for worker, theirs in client.run(_versions).items():
         if theirs != ours:
             differences = ", ".join(f"{k} {v or 'missing'} (here {ours[k]})" for k, v in theirs.items() if v != ours[k])
-            problems.append(Problem(f"{address}, worker {worker}", f"it has {differences}.", "Install the same there."))
+            problems.append(
+                Problem(f"{address}, worker {worker}", f"it has {differences}.", "Install the same version there.")
+            )
     if problems:
         raise VitrailError(CANNOT, problems)
 

@@ -84,8 +84,11 @@ def _spread(
             for future in as_completed(waiting):
                 keep(waiting[future], future.result())
         except BrokenProcessPool:
-            what = "a process ended in the middle of its work; most often there is not enough memory for so many."
-            hint = "Use fewer --workers. What was finished in --out is kept: continue with --resume."
+            what = (
+                "a process stopped in the middle of its work, most likely because the memory is too small for "
+                "this many processes."
+            )
+            hint = "Use fewer --workers. Finished parts are stored in --out; continue with --resume."
             raise VitrailError("the work was not finished", [Problem("--workers", what, hint)]) from None
         except BaseException:
             stop.set()

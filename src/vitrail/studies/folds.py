@@ -44,7 +44,7 @@ def folds_of(sites: Mapping[str, pd.DataFrame], table: TableSchema, seed: int, f
     if few:
         hint = "Use fewer folds, or leave the site out."
         problems = [
-            Problem(n, f"expected a training {table.unit_word} for each of {folds} folds, got {k}.", hint)
+            Problem(n, f"expected at least one training {table.unit_word} for each of {folds} folds, got {k}.", hint)
             for n, k in few.items()
         ]
         raise VitrailError("cannot cross-validate", problems)

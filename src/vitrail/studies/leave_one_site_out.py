@@ -45,8 +45,8 @@ def leave_one_out(
     """LEFT_OUT: the score of each method at each site when that site is left out, and beside it what always giving the
     same answer comes to there."""
     if len(cleaned) < 3:
-        what = f"expected at least 3 sites, so that two are left to train together, got {len(cleaned)}."
-        raise VitrailError("no site can be left out", [Problem("sites", what, "Leave out --leave-one-site-out.")])
+        what = f"expected at least 3 sites, so that at least two can train together, got {len(cleaned)}."
+        raise VitrailError("no site can be left out", [Problem("sites", what, "Omit --leave-one-site-out.")])
     rows, jobs = list[tuple[Any, ...]](), [(site, name) for site in cleaned for name in methods]
     for done, (site, name) in enumerate(jobs):
         changed, method = resolve(study, name, None)

@@ -58,15 +58,15 @@ def cannot_be(study: Study, verdict: Mapping[str, Any]) -> str | None:
     """Why this is nothing that `own_verdict` gives, whoever wrote it; None where it could be."""
     assert study.verdict is not None
     if verdict.keys() != {VERDICT, *COUNTS, *NUMBERS}:
-        return "verdict: expected a verdict and what it rests on"
+        return "verdict: expected a verdict with its numbers"
     if verdict[VERDICT] not in (YES, NO, NO_HARM, UNSURE):
-        return "verdict: there is no such verdict"
+        return "verdict: expected one of the four verdicts"
     most = {"rows": 10**9, "folds": study.verdict.folds, "seeds": study.verdict.seeds}
     if any(type(verdict[k]) is not int or not 1 <= verdict[k] <= most[k] for k in COUNTS):
-        return "verdict: these rows, folds or seeds cannot be"
+        return "verdict: its number of rows, folds or seeds is not possible"
     numbers = [verdict[k] for k in NUMBERS if verdict[k] is not None]
     if any(type(v) is not float or not abs(v) < FAR for v in numbers):
-        return "verdict: a number is none, or too large"
+        return "verdict: a number is not finite, or too large"
     return None
 
 

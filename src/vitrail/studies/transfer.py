@@ -62,9 +62,9 @@ FEEDBACK = ["user", "site", "column", "output", "user_effect", "site_effect", "d
 def on_trust(word: str) -> str:
     """What speaks against the ranking; `word`: what a row is."""
     return (
-        "The cross-validated losses are what the sites say of themselves. Nobody can check them: "
-        "a site that exaggerates its own loss looks better suited than it is. So does a site whose "
-        f"{word}s are hard to predict: read the loss on the user's {word}s beside the transfer loss."
+        "The cross-validated losses are reported by the sites themselves, and nobody can check them: a "
+        f"site that overstates its own loss looks more suitable than it is. So does a site whose {word}s are "
+        f"hard to predict. Compare the loss on the user's {word}s with the transfer loss."
     )
 
 
@@ -119,7 +119,7 @@ class Transfer:
         """transfer.csv, feedback.csv and transfer.json in a folder; and what `train_together` gave."""
         path = Path(path)
         if path.exists() and (not path.is_dir() or any(path.iterdir())) and not (path / "transfer.json").exists():
-            what = "there is something here already that `vitrail transfer` did not write."
+            what = "this folder already holds files that `vitrail transfer` did not write."
             raise VitrailError("nothing was overwritten", [Problem(str(path), what, "Choose another --out.")])
         path.mkdir(parents=True, exist_ok=True)
         write_atomically(path / "transfer.csv", to_csv(self.table.assign(few_rows=self.table.user.map(self.few))))
@@ -170,7 +170,7 @@ def transfer(
     data = prepare(sites, study, seed)
     if len(data) < 2:
         what = f"expected at least two sites, got {len(data)}."
-        raise VitrailError("there is nobody to learn from", [Problem("data", what, "Give one table per site.")])
+        raise VitrailError("there is no other site to learn from", [Problem("data", what, "Give one table per site.")])
     parts = folds_of(sites, study, seed, folds)
     left_out = {_name(s.name, k): s for k, fold in enumerate(parts) for s in fold}
     everyone = [*data, *(s._replace(name=n) for n, s in left_out.items())]
@@ -315,7 +315,7 @@ def _parsed(rule: str) -> tuple[str, Any]:
     if colon and kind == "top":
         if value.strip().isdigit() and int(value) > 0:
             return kind, int(value)
-        what = f"expected top:K with K from 1, got {rule!r}."
+        what = f"expected top:K with a whole number K of at least 1, got {rule!r}."
     elif colon and kind == "below":
         try:
             return kind, float(value)

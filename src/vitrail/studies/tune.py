@@ -142,7 +142,7 @@ def tune(
     not given.
     """
     if resume and out is None:
-        what, to_do = "there is no folder to resume from.", "Name the one that was begun: out, or --out."
+        what, to_do = "expected the folder of the earlier tuning, got none.", "Name that folder: out, or --out."
         raise VitrailError("cannot resume", [Problem("resume", what, to_do)])
     study, chosen = resolve(study, method, rounds)
     seed, metric = study.seeds[0] if seed is None else seed, metric or METRIC[study.target.kind]
@@ -228,13 +228,13 @@ def _open(out: Path, resume: bool, about: dict[str, Any]) -> Folder:
         for k, now in about.items():
             if before.get(k) != now:
                 plain = k not in ("study", "fingerprints")
-                what = f"was {before.get(k)}, now {now}." if plain else "it is not the one it was started with."
+                what = f"was {before.get(k)}, now {now}." if plain else "it differs from that of the start."
                 where = "data" if k == "fingerprints" else "study, method or rounds" if k == "study" else k
-                to_do = "Resume with what it was started with, or choose another --out."
+                to_do = "Resume with the original settings, or choose another --out."
                 problems.append(Problem(f"{out}, {where}", what, to_do))
         if problems:
             folder.close()
-            raise VitrailError("this is another tuning: its trials are not mixed with these", problems)
+            raise VitrailError("this folder holds another tuning, whose trials must not be mixed with these", problems)
     else:
         (out / TRIALS).mkdir()
         write_atomically(out / ABOUT, json.dumps(about, indent=1))  # last: with it there is something to resume
@@ -258,8 +258,13 @@ def _ranked(
     folds = cells.shape[1]
     table = _table(settings, cells, names, metric, same)
     if table["mean"].isna().all():
-        what = f"no setting has a {metric_name(metric)}: every model diverged, or it is not defined on the folds."
-        raise VitrailError("nothing was tuned", [Problem("grid", what, "Try smaller learning rates, or --metric.")])
+        what = (
+            f"no setting has a value of {metric_name(metric)}: every model diverged, or the metric is not defined "
+            "on the folds."
+        )
+        raise VitrailError(
+            "nothing was tuned", [Problem("grid", what, "Try smaller learning rates, or choose another --metric.")]
+        )
     at = table.pop("setting").tolist()
     scores = [
         (*table.loc[i, list(tried)], k, name, cells[s, k, j])

@@ -110,11 +110,17 @@ def check_grid(study: Study, method: AnyMethod, grid: Grid, metric: str) -> None
     if metric not in valid:
         problems.append(Problem("metric", f"there is no metric {metric!r} for this target.", nearest(metric, valid)))
     if not grid or not all(grid.values()):
-        problems.append(Problem("grid", "there is nothing to try.", "Write for example --grid lr=0.001,0.01."))
+        problems.append(
+            Problem(
+                "grid",
+                "expected at least one setting with values to try, got none.",
+                "Write for example --grid lr=0.001,0.01.",
+            )
+        )
     keys = {SCALE, *(f.name for f in dataclasses.fields(kind)), *TrainingSpec.model_fields, *Network.model_fields}
     for key, values in grid.items():
         if key not in keys:
-            what = f"neither {methods.name_of(method)} nor training nor network has a setting {key!r}."
+            what = f"there is no setting {key!r} in {methods.name_of(method)}, training or network."
             problems.append(Problem(f"grid.{key}", what, nearest(key, keys)))
             continue
         if len({repr(v) for v in values}) < len(values):

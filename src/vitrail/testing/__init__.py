@@ -25,7 +25,9 @@ def check_method(method: type[AnyMethod], *, options: Sequence[Mapping[str, Any]
         built = method(**given)
         tried = list(trials(built))
         if not tried:
-            raise AssertionError(f"{built} clashes with every network and optimiser: no law could be tried")
+            raise AssertionError(
+                f"{built} is incompatible with every network and optimizer, so no law could be checked"
+            )
         for trial in tried:
             for law in LAWS:
                 try:

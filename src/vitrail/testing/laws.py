@@ -79,7 +79,7 @@ def only_declared_tensors_travel(trial: Trial) -> None:
         declared, got = contract.down if m.way == "to site" else contract.up, spec_of(m.message)
         for name in sorted(declared.keys() | got.keys()):
             where = f"tensor {name} {m.way} in stage {contract.stage} was declared as"
-            _hold(declared.get(name) == got.get(name), f"{where} {declared.get(name)}, and came as {got.get(name)}")
+            _hold(declared.get(name) == got.get(name), f"{where} {declared.get(name)}, but came as {got.get(name)}")
         seen.add((m.stage, m.place, m.way))
     for s, stage in enumerate(run.engine.stages):
         for place in range(len(stage.exchanges)):
@@ -174,7 +174,7 @@ def another_seed_gives_another_model(trial: Trial) -> None:
     one, other = (models_in(run) for run in (trial.whole, trial.run(seed=trial.seed + 1)))
     size, _ = worst(one, other)
     trains = any(ex.trains for stage in trial.method.plan(1) for ex in stage.exchanges)
-    why = "nothing is learned" if trains else "no exchange of it has a `step`, so that nothing is trained"
+    why = "nothing is learned" if trains else "none of its exchanges has a `step`, so nothing is trained"
     _hold(size > SEED, f"with another seed no number of any model changes by more than {size:.3g}: {why}")
 
 
@@ -202,11 +202,11 @@ def an_absent_site_changes_nothing(trial: Trial) -> None:
             _same(before, after, 0.0, f"what {name} keeps, absent in {when(0, m.round - 1)} and all before,")
     for line in run.engine.ledger.rows():
         if line["site"] == name and line["direction"] == "from site":
-            _hold(line["messages"] == 0, f"{line['messages']} reports of {name} are counted, who was absent")
+            _hold(line["messages"] == 0, f"{line['messages']} reports of {name} are counted, although it was absent")
     kind = "number" if trial.net == "linear" else "classes"
     (_, x, y, w), *_ = make_rows(kind, [len(trial.rows[away][1])], trial.task.net.shape, first=9)
     other = trial.run([*trial.rows[:away], (name, x, y, w), *trial.rows[away + 1 :]], absent=absent)
-    _same(run.results, other.results, 0.0, f"the federation with other rows at {name}, who was absent,")
+    _same(run.results, other.results, 0.0, f"the federation with other rows at {name}, which was absent,")
 
 
 @law
@@ -232,7 +232,10 @@ def a_site_that_learned_nothing_reports_zero(trial: Trial) -> None:
             continue
         for name, value in _parameters(m.message):
             size = float(value.abs().max()) if value.numel() else 0.0
-            _hold(size <= EXACT, f"{name} of the report in stage {m.stage + 1} is up to {size:.3g} and says no change")
+            _hold(
+                size <= EXACT,
+                f"{name} of the report in stage {m.stage + 1} is up to {size:.3g}, but should say no change (0)",
+            )
 
 
 def _parameters(tree: Any, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
@@ -254,7 +257,7 @@ def a_coordinator_sees_no_more_than_it_needs(trial: Trial) -> None:
     if trial.method.wire.aggregation == "sum" and not trial.method.wire.per_site_messages:
         one = {k: list(v.shape) for k, v in flatten(trial.method.coord(task, 1))}
         for k, v in flatten(last.coord):
-            what = f"the coordinator is given totals and keeps {k} of shape {list(v.shape)} for {trial.sites} sites"
+            what = f"the coordinator receives totals, but keeps {k} of shape {list(v.shape)} for {trial.sites} sites"
             _hold(one.get(k) == list(v.shape), f"{what}, {one.get(k)} for one")
     for (s, place), ex in _exchanges(trial).items():
         merges = [m for m in run.merges if (m.stage, m.place) == (s, place) and any(True for _ in flatten(m.up))]
@@ -267,7 +270,7 @@ def a_coordinator_sees_no_more_than_it_needs(trial: Trial) -> None:
                 break
         else:
             what = f"stage {s + 1}, exchange {place + 1}: the coordinator sees each report"
-            _hold(False, f'{what}, and makes the same of their mean: aggregation="sum" would do')
+            _hold(False, f'{what}, but gets the same result from their mean: aggregation="sum" is enough')
 
 
 def _exchanges(trial: Trial) -> dict[tuple[int, int], AnyExchange]:
@@ -296,18 +299,20 @@ def a_refusal_is_kept(trial: Trial) -> None:
         if (m.stage, m.place) in asking and m.way == "from site":
             for name, value in flatten(m.message):
                 secret = _says_something(value[who]) and not public.hold(value[who])
-                _hold(not (secret and sent.hold(value[who])), f"{names[who]} refused to show {name}, and it was seen")
+                _hold(
+                    not (secret and sent.hold(value[who])), f"{names[who]} refused to show {name}, but it was visible"
+                )
     for merge in run.merges:
         if (merge.stage, merge.place) not in asking:
             continue
         where = f"{names[who]} refused in {when(merge.stage, 0)}"
         agreed = [f.value.tolist() for f in merge.facts.values() if f.means == AGREED]
         honest = [[i != who for i in range(trial.sites)]]
-        _hold(agreed == honest, f"{where}, and the facts say of who agreed: {agreed}, not {honest}")
+        _hold(agreed == honest, f"{where}, but the facts name those who agreed as {agreed} instead of {honest}")
         for name, fact in merge.facts.items():
             row = _row_of(fact, who, trial.sites)
             size = float(row.double().nan_to_num(torch.inf).abs().max()) if row.numel() else 0.0
-            _hold(size == 0, f"{where}, and its row of the fact {name} is up to {size:.3g}, not 0")
+            _hold(size == 0, f"{where}, but its row of the fact {name} is up to {size:.3g}, not 0")
 
 
 def _row_of(fact: Fact, site: int, sites: int) -> Tensor:
@@ -325,11 +330,11 @@ def facts_fit_their_axes(trial: Trial) -> None:
             for name, fact in m.facts.items():
                 where = f"the fact {name} of {when(m.stage, m.round - 1)}"
                 shape = f"has the shape {list(fact.value.shape)}, axes {fact.axes}"
-                _hold(axes_fit(fact, trial.sites), f"{where} {shape}, and there are {trial.sites} sites")
+                _hold(axes_fit(fact, trial.sites), f"{where} {shape}, but there are {trial.sites} sites")
                 before = first.setdefault((m.stage, name), fact)
                 alike = (before.value.shape, before.value.dtype, before[1:]) == (
                     fact.value.shape, fact.value.dtype, fact[1:])  # fmt: skip
-                _hold(alike, f"{where} {shape}, in another round {list(before.value.shape)}, {before.axes}")
+                _hold(alike, f"{where} {shape}, but in another round {list(before.value.shape)}, {before.axes}")
 
 
 @law
@@ -349,7 +354,15 @@ def settling_looks_only_at_what_it_says(trial: Trial) -> None:
         if (ex := t.stage.last).wire.final_fields:
             rest = {k: v if k.split("/")[0] in ex.wire.final_fields else v + 1 for k, v in flatten(t.last)}
             one, other = (dict(flatten(ex.settle(trial.task, t.state, w))) for w in (t.last, unflatten(t.last, rest)))
-            _same(one, other, 0.0, f"a model settled by {sorted(ex.wire.final_fields)} and by a word with another rest")
+            _same(
+                one,
+                other,
+                0.0,
+                (
+                    f"a model settled by {sorted(ex.wire.final_fields)} and by a message that differs in the "
+                    "other fields"
+                ),
+            )
 
 
 LAWS: tuple[Law, ...] = (

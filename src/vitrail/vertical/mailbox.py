@@ -114,7 +114,7 @@ class LocalMail:
             self.start(name, program)
         self.pump()
         if waiting := [name for name in programs if name not in self.results]:
-            raise StudyStopped(", ".join(waiting), "each waits for a letter of another.")
+            raise StudyStopped(", ".join(waiting), "each of these parties waits for a letter from another one.")
         return {name: self.results[name] for name in programs}
 
     def pump(self, until: Callable[[], bool] = lambda: False, among: Collection[str] | None = None) -> None:
@@ -166,8 +166,8 @@ class LocalMailbox(Mailbox):
         if sender in mail.away and not waits:
             return None
         named = " or ".join(kind.__name__ for kind in kinds)
-        what = f"{self.name} waits for {named} from it, and nothing more comes."
-        raise StudyStopped(sender, what, "See what it said last.")
+        what = f"{self.name} waits for {named} from this party, but the party has ended."
+        raise StudyStopped(sender, what, "Read its last output.")
 
     def ask_dealer(self, wanted: Iterable[Triple], terms: Sequence[int] = ()) -> None:
         deal = self.mail.deal

@@ -15,7 +15,7 @@ ANY = -1  # how many these are
 class Levels(NamedTuple):
     """A guest's answer, rounded."""
 
-    level: Annotated[Tensor, "which of a few levels your model's numbers for a patient fall on", ROW]
+    level: Annotated[Tensor, "to which of a few levels your model's numbers for a patient are rounded", ROW]
     values: Annotated[Tensor, "the number that each level stands for, a mean over patients"]
 
 
@@ -32,11 +32,11 @@ class Wanted(NamedTuple):
 
 
 class HostTriple(NamedTuple):
-    seed: Annotated[Tensor, "where the host's random masks begin"]
+    seed: Annotated[Tensor, "the start of the host's random masks"]
 
 
 class GuestTriple(NamedTuple):
-    seed: Annotated[Tensor, "where the guest's random masks begin"]
+    seed: Annotated[Tensor, "the start of the guest's random masks"]
     product: Annotated[Tensor, "the guest's share of the product of both masks: random numbers"]
 
 
@@ -47,14 +47,14 @@ class Masked(NamedTuple):
 class Slope(NamedTuple):
     """What the guest adds up to the gradient of its batch, and to nothing about a single row."""
 
-    masked: Annotated[Tensor, "by how much each answer is wrong, plus random masks: random numbers", ROW]
+    masked: Annotated[Tensor, "the error of each answer, plus random masks: random numbers", ROW]
     product: Annotated[Tensor, "the host's share of the sums over the batch: random numbers"]
 
 
 class BareSlope(NamedTuple):
     """Without protection: gives the guest the outcomes."""
 
-    slope: Annotated[Tensor, "by how much each answer is wrong, which tells the outcome of each patient", ROW]
+    slope: Annotated[Tensor, "the error of each answer, which reveals the outcome of each patient", ROW]
 
 
 class Distances(NamedTuple):
@@ -62,7 +62,7 @@ class Distances(NamedTuple):
 
     squares: Annotated[
         Tensor,
-        "how far a patient is from every patient trained on, in your columns: which gives these columns away",
+        "the distance of a patient from every training patient in your columns, which gives these columns away",
         ROW,
     ]
 
@@ -70,7 +70,7 @@ class Distances(NamedTuple):
 class Ask(NamedTuple):
     """For the answers of a step; the rows are drawn alike at both ends."""
 
-    step: Annotated[int, "which step of training your answers are asked for"]
+    step: Annotated[int, "for which step of training your answers are requested"]
 
 
 class Keep(NamedTuple):
@@ -80,23 +80,23 @@ class Keep(NamedTuple):
 class Off(NamedTuple):
     """For the answer at the guest's reference."""
 
-    reference: Annotated[int, "nothing but that your answer at your reference is asked for, which is about nobody"]
+    reference: Annotated[int, "only that your answer at your reference is requested, which is about no patient"]
 
 
 class Open(NamedTuple):
     """From the host: a table of locked answers for people who need not be in common."""
 
-    people: Annotated[int, "how many people will be looked up in it; not who"]
+    people: Annotated[int, "how many people will be looked up in it, but not who"]
 
 
 class Refused(NamedTuple):
     """From a guest, instead of an answer after training."""
 
-    why: Annotated[str, "that your ration is spent, and how much of it is left"]
+    why: Annotated[str, "that a request exceeds your ration, and how much of the ration is left"]
 
 
 class Ended(NamedTuple):
-    asked: Annotated[int, "for how many rows your answers were asked after training"]
+    asked: Annotated[int, "for how many rows your answers were requested after training"]
 
 
 CONTROL = (Ask, Keep, Off, Open, Refused, Ended)  # of host and guests; they hold nothing of rows

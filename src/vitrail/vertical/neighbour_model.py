@@ -48,7 +48,7 @@ def knn_of(study: Study, rows: OwnRows, x: Tensor, terms: Terms, guests: Iterabl
     assert rows.outcome is not None
     y = rows.outcome[rows.places]
     if lost := int(np.isnan(y[terms.train.numpy()]).sum()):
-        what = f"{lost} of the rows in common that are trained on have no outcome."
+        what = f"{lost} of the common training rows have no outcome."
         hint = "Leave these rows out of the host's table: neighbours vote by their outcomes."
         raise VitrailError("neighbours need outcomes", [Problem(f"{rows.party}, {study.target.column}", what, hint)])
     votes = torch.from_numpy(np.nan_to_num(y))
@@ -78,24 +78,24 @@ class NeighbourModel(HostModel):
         blind: bool = False,
     ) -> PredictedRows:
         guests, away, target, problems = self.study.guests, set(without), self.study.target, list[Problem]()
-        problems += [Problem("--without", f"{n!r} is no guest here.") for n in away - {*guests}]
+        problems += [Problem("--without", f"this study has no guest {n!r}.") for n in away - {*guests}]
         rows = clean(frame.drop(columns=target.column, errors="ignore"), self.study, need_target=False)
         asked = [g for g in guests if g not in away]
         place = self.at(self._ids(frame, problems)) if asked else torch.zeros(len(rows), dtype=torch.int64)
         if blind:
             problems.append(Problem("--blind", "distances to all training rows cannot be looked up blindly."))
         elif beyond := int((place < 0).sum()):
-            what = f"{beyond} of {len(place)} rows are of people who are not in the match."
-            problems.append(Problem("NEW", what, "Leave guests out: --without NAME; or match again."))
+            what = f"{beyond} of {len(place)} rows belong to people who are not in the match."
+            problems.append(Problem("NEW", what, "Predict without the guests (--without NAME), or match again."))
         if self.knn is None:
-            what = "neighbours are looked for in the tables, which are not at hand."
+            what = "neighbours are searched in the parties' tables, which are not available here."
             problems.append(Problem("--data", what, "Give the folder of the parties."))
         if problems:
             raise VitrailError("cannot predict", problems)
         names = [target.column] if target.kind == "number" else list(target.levels)
         table = pd.DataFrame(self.vote(matrix(self.encoder, rows), place, away), rows.index, names)
-        words = [f"Without {g}: its distances are those of its reference, for everybody." for g in sorted(away)]
-        words += [f"{g}: {len(rows)} rows asked about." for g in asked]
+        words = [f"Without {g}: the distances of its reference are used for everybody." for g in sorted(away)]
+        words += [f"{g}: asked about {len(rows)} rows." for g in asked]
         for g in guests:
             table[g if g not in names else f"{g}_"] = "reference" if g in away else "answer"
         return PredictedRows(table, words)

@@ -54,7 +54,9 @@ def together(
     """
     if not study.parties:
         what = "the study has no parties."
-        raise VitrailError("cannot train", [Problem("[parties]", what, "For sites with rows of their own: federate.")])
+        raise VitrailError(
+            "cannot train", [Problem("[parties]", what, "For sites that have rows of their own, use federate.")]
+        )
     chosen, folder, before = study.seeds[0] if seed is None else seed, None, None
     path = None if out is None else Path(out)
     if path is not None:
@@ -92,7 +94,7 @@ def together(
 def _to_resume(path: Path, study: Study, seed: int) -> dict[str, Any]:
     info = read_info(path)
     if Study.load(path / "study.toml", kept=True) != study or info["seed"] != seed:
-        what, hint = "it was begun with another study or seed.", "Choose another --out."
+        what, hint = "it was started with a different study or seed.", "Choose another --out."
         raise VitrailError("this is another run", [Problem(str(path), what, hint)])
     return info
 

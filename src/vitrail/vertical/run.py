@@ -176,12 +176,12 @@ class VerticalRun:
         """The parties with these tables, which must be those that were matched."""
         if self.sides is None:
             if not self.on_one_machine:
-                hint = "Have the host join with --ask FILE, and serve again with --again."
+                hint = "The host joins with --ask FILE, and the coordinator serves with --again."
                 problems = [Problem(guest, "it is on another machine.", hint) for guest in self.study.guests]
-                raise VitrailError("a party is not at hand", problems)
+                raise VitrailError("a party is not available here", problems)
             if missing := [p for p in self.study.parties if p not in tables]:
                 problems = [Problem(p, "there is no table of this party.", "Give its folder: --data.") for p in missing]
-                raise VitrailError("a party is not at hand", problems)
+                raise VitrailError("a party is not available here", problems)
             assert self.path is not None
             made = build(self.study, tables, self.match, self.seed, self.path / "parties")
             for name, side in made.guests.items():
@@ -266,7 +266,7 @@ class VerticalRun:
         """A guest's own page: what each of its columns adds to its answer. Nothing crosses."""
         sides = self._sides(tables)
         if sides.knn is not None:
-            what = "a guest of nearest neighbours has no model: its distances are its columns."
+            what = "a guest of a nearest-neighbours study has no model, only distances in its columns."
             raise VitrailError("cannot explain", [Problem(guest, what, "Use split or vertical_logistic.")])
         if guest not in sides.guests:
             what = f"there is no guest {guest!r}."
@@ -283,7 +283,7 @@ class VerticalRun:
     def _sides(self, tables: Tables | None) -> Sides:
         if tables is not None or self.sides is not None:
             return self.at_hand(tables or {})
-        what = "rows are explained by their columns, which the run does not keep."
+        what = "explanations need the columns of the rows, and a run does not keep them."
         raise VitrailError("cannot explain", [Problem("tables", what, "Give the folder of the parties: --data.")])
 
     def choose(self, rows: int | Sequence[Any], seed: int) -> Tensor:
@@ -292,13 +292,13 @@ class VerticalRun:
         answers = list(self.model.guest_answers.values())
         costs = [answer.isnan().any(1).long() for answer in answers] or [torch.zeros(self.terms.rows).long()]
         cost, asks = torch.stack(costs).sum(0), self.on_one_machine or self.sides is not None
-        hint = "Have the host join with --explain N, and serve again with --again; within the guests' rations."
+        hint = "The host joins with --explain N, and the coordinator serves with --again; the guests' rations limit N."
         if isinstance(rows, int):
             if rows < 1:
                 raise VitrailError("cannot explain", [Problem("--rows", f"expected at least 1, got {rows}.")])
             able = np.arange(self.terms.rows) if asks else (cost == 0).nonzero()[:, 0].numpy()
             if not len(able):
-                problem = Problem("--rows", "of no row have all guests told yet.", hint)
+                problem = Problem("--rows", "there is no row about which all guests have answered yet.", hint)
                 raise VitrailError("cannot explain", [problem])
             mixed = torch.from_numpy(np.random.default_rng(seed).permutation(able))
             mixed = mixed[torch.argsort(cost[mixed], stable=True)]  # what was told spares the ration
@@ -306,12 +306,12 @@ class VerticalRun:
         assert self.study.match is not None
         form = self.study.match.form
         places, problems = self.model.at([spell(write(one), form) for one in rows]), []
-        beyond = "Predict for them with --blind or --without NAME: only people in the match are explained."
+        beyond = "Only people in the match can be explained; predict for others with --blind or --without NAME."
         for one, at in zip(rows, places.tolist(), strict=True):
             if at < 0:
                 problems.append(Problem(f"--id {one}", "this person is not in the match.", beyond))
             elif not asks and cost[at]:
-                problems.append(Problem(f"--id {one}", "a guest has told nothing of this person yet.", hint))
+                problems.append(Problem(f"--id {one}", "a guest has not answered about this person yet.", hint))
         if problems:
             raise VitrailError("cannot explain", problems)
         return places
@@ -332,7 +332,7 @@ class VerticalRun:
         """Write a run folder, with each party's own part of it; refuses to write over anything. What is asked later is
         kept there."""
         if self.sides is None:
-            what = "guests' parts are not at hand."
+            what = "the guests' parts are not available here."
             raise VitrailError("cannot save", [Problem("the run", what, f"Copy its folder: {self.path}.")])
         folder = Folder(Path(path), resume=False)
         try:
@@ -347,7 +347,7 @@ class VerticalRun:
         path = Path(path)
         info = read_info(path)
         if not info.get("finished"):
-            what, hint = "it was stopped before its end.", "Continue it with `vitrail run ... --resume`."
+            what, hint = "the run was stopped before its end.", "Continue it with `vitrail run ... --resume`."
             raise VitrailError("the run is not finished", [Problem(str(path), what, hint)])
         study, terms = Study.load(path / "study.toml", kept=True), terms_from(info["terms"])
         here = info.get("here", study.parties)  # between machines, the host alone

@@ -44,7 +44,7 @@ from vitrail.vertical.training.host import answer_scores
 from vitrail.vertical.training.party_side import GuestSide, groups_of, matrix, reference_of
 from vitrail.vertical.training.split_network import features
 
-BACKGROUND = "rows of training, one after the other"
+BACKGROUND = "training rows, one after the other"
 
 
 def explain(

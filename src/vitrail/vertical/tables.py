@@ -68,11 +68,11 @@ def described(study: Study, party: str, frame: pd.DataFrame) -> TableSchema:
     features = _read_own(Path(own)) if own else infer_features({party: frame}, {column, target})
     where = own or f"{party}'s columns"
     if not features:
-        what = "a guest needs a column that the model can use, beside the id."
+        what = "besides the id, a guest needs at least one column that the model can use."
         raise VitrailError("there is nothing to learn from", [Problem(where, what, "Add columns, or describe them.")])
     if column in features:
         problem = Problem(f"{where} features.{column}", "the id is among the features.", "Remove this section.")
-        raise VitrailError("the id would tell the model who it is", [problem])
+        raise VitrailError("the id would identify the person to the model", [problem])
     whole = {"target": study.target, "features": features, "standardise": study.standardise, "split": study.split}
     return Study.parse(whole, where, lambda *path: f"{where} {'.'.join(map(str, path))}")
 
@@ -83,7 +83,7 @@ def _read_own(own: Path) -> Any:
     except (OSError, ValueError, RecursionError) as error:
         raise VitrailError(f"cannot read {own.name}", [Problem(str(own), f"expected TOML: {error}.")]) from None
     if sections.keys() != {"features"}:
-        what = f"expected [features.COLUMN] sections alone, got {', '.join(sections) or 'nothing'}."
+        what = f"expected only [features.COLUMN] sections, got {', '.join(sections) or 'nothing'}."
         raise VitrailError(f"{own.name} does not describe a guest's columns", [Problem(str(own), what, "Correct it.")])
     return sections["features"]
 
@@ -113,7 +113,7 @@ def _copies(frame: pd.DataFrame, table: TableSchema, seen: ParsedIds) -> list[Ch
         cells = zip(columns[name].tolist(), seen.spelled, strict=True)
         same = sum(spell(write(cell), seen.form) == spelled for cell, spelled in cells)
         if same > 0.9 * len(frame):
-            text = f"the feature is the id under another name, in {same} of {len(frame)} rows"
+            text = f"this feature repeats the id in {same} of {len(frame)} rows"
             out.append(CheckFinding("id_is_feature", "error", name, (), same, text, "Leave the column out."))
     return out
 
@@ -123,7 +123,7 @@ def check_files(files: Sequence[Path], study: Study, party: str) -> dict[Path, t
     if party not in study.parties or len(files) != 1:
         what, hint = f"the study has no party {party!r}.", nearest(party, study.parties)
         if party in study.parties:
-            what, hint = f"expected the table of {party} alone, got {len(files)} files.", "Check each on its own."
+            what, hint = f"expected only the table of {party}, got {len(files)} files.", "Check one file at a time."
         raise VitrailError("cannot check", [Problem("--party", what, hint)])
     frame = read_party(files[0], study, party)
     return {files[0]: (check_party(frame, study, party), len(frame))}

@@ -65,7 +65,7 @@ class Wire:
                 raise refusal(got, declared, f"message {kind} from {sender} to {receiver}")
         if wrong := [k for k, t in flatten(message) if t.is_floating_point() and not bool(t.isfinite().all())]:
             here = f"message {kind} from {sender} to {receiver}, tensor "
-            what = "it holds what is no finite number."
+            what = "it holds a value that is not a finite number."
             raise MessageRefused(problems=[Problem(here + k, what, "It was not sent.") for k in wrong])
 
     def rows(self) -> list[dict[str, Any]]:

@@ -25,8 +25,8 @@ def test_which_pictures_are_shown() -> None:
     held = [True, True, True, True, True, False, False]
     told = album(labels, towards, held)
     assert shown(told) == {
-        "Wrong, the surest first": ["1", "0", "2"],
-        "Wrong although it was trained on them": ["6", "5"],
+        "Wrong, the most certain first": ["1", "0", "2"],
+        "Wrong, although the model was trained on them": ["6", "5"],
         "Least sure": ["2", "0", "3", "4", "1"],
         "Typical: plain": ["4"],
         "Typical: stripes": ["3"],
@@ -37,7 +37,7 @@ def test_which_pictures_are_shown() -> None:
     assert (first.label, first.said, first.held_out) == ("plain", "stripes", True)
     assert first.share == pytest.approx(0.99)
     assert "a label may be wrong" in told.galleries[1].words
-    assert told.sentences()[0] == "Of 5 pictures that no training saw, the model gets 2 right (40 %)."
+    assert told.sentences()[0].startswith("Of 5 pictures that were not used in training, the model classifies 2 corr")
 
 
 def test_typical_is_neither_the_surest_nor_the_least_sure() -> None:
@@ -50,7 +50,7 @@ def test_typical_is_neither_the_surest_nor_the_least_sure() -> None:
 def test_pictures_that_the_run_did_not_see() -> None:
     told = album([0, 1], [0.9, 0.8], None)
     assert not told.same
-    assert list(shown(told)) == ["Wrong, the surest first", "Least sure", "Typical: stripes"]
+    assert list(shown(told)) == ["Wrong, the most certain first", "Least sure", "Typical: stripes"]
     assert "no training saw" not in to_text(told) + told.galleries[0].words
     assert "not the pictures that the run saw" in render_private(told)
 
@@ -73,5 +73,5 @@ def test_a_wrong_label_that_was_trained_on_comes_first() -> None:
     run = vt.federate(STUDY, {**sites, "north": frame}, rounds=40)
     told = look_behind(run, "north", frame)
     assert isinstance(told, Album)
-    wrong = next(g for g in told.galleries if g.title.startswith("Wrong although"))
+    wrong = next(g for g in told.galleries if g.title.startswith("Wrong, although"))
     assert {s.name for s in wrong.shots[:2]} == set(frame.index[turned])

@@ -171,7 +171,7 @@ def test_any_subset_of_the_facts_will_do() -> None:
         assert set(told.chances) == set(rest)
     only = judged(distance=whole["distance"])
     assert (only.cells, only.found) == (0, [])
-    assert "the distance of the prototypes alone cannot show it" in calm(only)
+    assert "the distance between prototypes alone cannot show it" in calm(only)
 
 
 def test_silent_sites_and_few_pictures_are_left_out() -> None:
@@ -193,7 +193,7 @@ def test_two_sites_cannot_tell() -> None:
     told = judged(**federation(1, 2, 5, 60, "alike", bench.Mark()))
     assert told.found == []
     assert too_few(told)
-    assert "of two that differ nobody can say which is odd" in calm(told)
+    assert "If two differ, nobody can say which of them is unusual" in calm(told)
     assert not too_few(judged(**federation(1, 3, 5, 60, "alike")))
 
 
@@ -306,12 +306,12 @@ def test_words() -> None:
     sites = ["a", "b", "c", "d"]
     (said,) = sentences(told, sites, labels_of(["cat", "dog"], told))
     assert said.text.startswith(
-        "b, class dog: its model gets 92 % of these pictures right at home and 8 % at the other"
+        "Site b, class dog: its model classifies 92 % of these pictures correctly at its own site and 8 % at the other"
     )
-    assert said.sure == "Chance that a federation without any shortcut shows as much, anywhere: below 0.001."
+    assert said.sure == "Probability that a federation without any shortcut shows as much at any site: below 0.001."
     text = to_text(told, sites, ["cat", "dog"])
-    assert "To ask b: look at your pictures of class dog: is there a mark, a tube, a text or a device" in text
+    assert "To ask b: look at your pictures of class dog for a mark, a tube, a text or a device" in text
     assert "vitrail look RUN --site NAME --data PICTURES" in text
     assert labels_of(["only one"], told) == ["1", "2"]
     travel[...] = (8, 12)
-    assert "No site's class stands out: nothing in 8 cells" in to_text(judged(travel=travel), sites, ["cat", "dog"])
+    assert "No class at any site stands out: nothing in 8" in to_text(judged(travel=travel), sites, ["cat", "dog"])

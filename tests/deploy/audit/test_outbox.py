@@ -86,7 +86,7 @@ def test_a_full_disk_lets_nothing_out_and_heals(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))  # the message is longer
     try:
-        with pytest.raises(vt.VitrailError, match="nothing leaves this house") as told:
+        with pytest.raises(vt.VitrailError, match="the site sends nothing until its outbox can be written") as told:
             box.record(message(1), message(1).pack())
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -153,7 +153,7 @@ def test_a_changed_file_is_told(tmp_path: Path) -> None:
     box = Outbox(tmp_path)
     box.record(message(), message().pack())
     box.place(1).write_bytes(message(0, seed=9).pack())
-    with pytest.raises(vt.VitrailError, match="not what left"):
+    with pytest.raises(vt.VitrailError, match="not what was sent"):
         box.show(1)
 
 
@@ -208,12 +208,12 @@ def test_the_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(box.place(1)) in shown
     wrong = run.invoke(app, ["outbox", "va.kit", "--show", "8"])
     assert isinstance(wrong.exception, vt.VitrailError)
-    assert "numbers 1 to 1" in str(wrong.exception)
+    assert "messages 1 to 1" in str(wrong.exception)
 
 
 def test_short_tensors_are_printed_whole(tmp_path: Path) -> None:
     m = Message("prepare", {"fingerprint": "ab"}, {"rows": torch.arange(50)})
     text = numbers(m, tmp_path / "x")
     assert all(f" {i} " in text.replace("\n", " ").replace("[", " ").replace("]", " ") for i in range(50))
-    assert "left out" not in text
-    assert "left out" in numbers(Message("round", {}, {"x": torch.arange(200)}), tmp_path / "x")
+    assert "not shown" not in text
+    assert "not shown" in numbers(Message("round", {}, {"x": torch.arange(200)}), tmp_path / "x")

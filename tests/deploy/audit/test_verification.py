@@ -83,18 +83,18 @@ def forge(box: Path) -> None:
 CHANGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a message": (
         lambda box: (box / "000002.safetensors").write_bytes(b"x"),
-        "000002.safetensors: it is not",
+        "000002.safetensors: this file is not what was sent",
     ),
-    "no message": (lambda box: (box / "000003.safetensors").unlink(), "000003.safetensors: it is missing"),
-    "one more": (lambda box: (box / "000099.safetensors").write_bytes(b"x"), "000099.safetensors: it was added"),
+    "no message": (lambda box: (box / "000003.safetensors").unlink(), "000003.safetensors: the file is missing"),
+    "one more": (lambda box: (box / "000099.safetensors").write_bytes(b"x"), "000099.safetensors: this file was added"),
     "a line": (lambda box: write(box, [lines(box)[0].replace(b"12", b"13"), *lines(box)[1:]]), "line 2: it does not"),
-    "a line less": (lambda box: write(box, lines(box)[:4] + lines(box)[6:]), "lines are missing: of message 3"),
-    "made anew": (forge, "do not have the site's signature"),
+    "a line less": (lambda box: write(box, lines(box)[:4] + lines(box)[6:]), "the lines for message 3 are missing"),
+    "made anew": (forge, "lack the site's signature"),
     "no signature": (
         lambda box: write(box, [x.replace(b'"signed"', b'"xigned"') for x in lines(box)]),
-        "do not have the site's signature",
+        "lack the site's signature",
     ),
-    "no certificate": (lambda box: (box / "certificate.pem").unlink(), "certificate.pem: it is missing"),
+    "no certificate": (lambda box: (box / "certificate.pem").unlink(), "certificate.pem: the certificate is missing"),
     "old lines": (lambda box: write(box, [b'{"direction": "in"}\n', *lines(box)]), "not linked to those before"),
 }
 
@@ -135,7 +135,7 @@ def test_an_authority_that_did_not_issue_it(place: Path) -> None:
     other = place / "other.coordinator/authority/cert.pem"
     told = run_cli(app, ["verify", str(place / "site/Basel.home"), "--authority", str(other)])
     assert told.exit_code == 1
-    assert "not issued by this study's authority" in told.output
+    assert "this study's authority did not issue this certificate" in told.output
     told = run_cli(app, ["verify", str(place / "heart.coordinator/runs/one"), "--authority", str(other)])
     assert told.exit_code == 1
     assert "another authority" in told.output
@@ -169,10 +169,10 @@ RUNS: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda run: (run / LOG).write_bytes((run / LOG).read_bytes().splitlines(True)[0]),
         "is not the one",
     ),
-    "no signature": (lambda run: (run / SIGNATURE).unlink(), "signature.json: it is missing"),
-    "damaged": (lambda run: (run / SIGNATURE).write_text("{}"), "no signature of ours"),
-    "by a site": (by_site, "not the coordinator's"),
-    "afterwards": (page, "report.html: it was written after the signature"),
+    "no signature": (lambda run: (run / SIGNATURE).unlink(), "signature.json: the signature is missing"),
+    "damaged": (lambda run: (run / SIGNATURE).write_text("{}"), "the signature is damaged, or not one of Vitrail's"),
+    "by a site": (by_site, "the certificate is not that of the coordinator"),
+    "afterwards": (page, "report.html: the file was written after the run was signed"),
 }
 
 
@@ -181,7 +181,7 @@ def test_a_run_between_machines_is_signed(what: str, copy: Path) -> None:
     run = copy / "heart.coordinator/runs/one"
     found = verify(run)
     assert not found.wrong
-    assert any("authority is the one known here" in note for note in found.notes)
+    assert any("certificate is from this study's authority" in note for note in found.notes)
     elsewhere = Path(shutil.copytree(run, copy / "elsewhere"))
     assert any("compare it by phone" in note for note in verify(elsewhere).notes)
     change, words = RUNS[what]

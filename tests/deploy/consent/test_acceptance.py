@@ -60,7 +60,7 @@ def test_a_yes_to_another_form_is_none(kit: Kit, monkeypatch: pytest.MonkeyPatch
     form = form_of(kit)
     agreement = joined(kit, form.hash)
     for wrong in (agreement.hash, form.hash[:-1] + "x", form_of(kit, publishes=False).hash):
-        with pytest.raises(VitrailError, match="not what was accepted"):
+        with pytest.raises(VitrailError, match="not the form that was accepted"):
             joined(kit, wrong)
     with pytest.raises(VitrailError, match="nobody agreed"):
         joined(kit, publishes=False)
@@ -71,7 +71,7 @@ def test_a_yes_to_another_form_is_none(kit: Kit, monkeypatch: pytest.MonkeyPatch
     try:
         with pytest.raises(VitrailError, match="nobody agreed"):
             joined(kit)  # a new version with another word in its template
-        with pytest.raises(VitrailError, match="not what was accepted"):
+        with pytest.raises(VitrailError, match="not the form that was accepted"):
             joined(kit, form.hash)
     finally:
         monkeypatch.undo()

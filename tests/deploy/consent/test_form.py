@@ -150,7 +150,7 @@ def test_a_model_trained_beside_is_named_only_where_there_is_one() -> None:
     def never(**settings: Any) -> str:
         return clause(contract_text(agreed("weight_erosion", **settings), "va", NAMES, True), NEVER)
 
-    beside = "the model that is trained on your rows alone, beside"
+    beside = "the model that is trained on your rows alone, in parallel"
     assert beside in never()
     assert beside not in never(set_={"beside": False})
     assert beside not in never(network={"kind": "linear"})  # then it is shown in the end

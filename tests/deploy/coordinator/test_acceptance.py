@@ -70,7 +70,7 @@ class Lying(Masked):
 
     def ask(self, questions: dict[str, Message], deadline: float) -> Responses:
         heard = super().ask(questions, deadline)
-        here = {n: what for n, what in heard.trouble.items() if what != "it is not there"}
+        here = {n: what for n, what in heard.trouble.items() if what != "it is not connected"}
         gone = {n: what for n, what in heard.trouble.items() if n not in here}
         errors = {n: Message("error", {"text": what, FINAL: RunStopped.heading in what}) for n, what in here.items()}
         return Responses(heard.answers | errors, gone)

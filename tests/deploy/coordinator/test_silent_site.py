@@ -115,9 +115,9 @@ def test_a_silent_site_is_waited_for_where_the_others_are_too_few(silent: Any) -
     ("kind", "tensor", "number", "words"),
     [
         ("prepare", "rows", -5, "rows: expected numbers from 0"),
-        ("prepare", "rows", 0, "none to train on"),
+        ("prepare", "rows", 0, "expected at least one row to train on"),
         ("prepare", "target", 1e300, "target: expected numbers from 0 to 1"),
-        ("prepare", "target", 0.9, "do not add up to 1"),
+        ("prepare", "target", 0.9, "expected shares that add up to 1"),
         ("prepare", "chance", 1e9, "expected a number from 0 to 1, got 1e"),
         ("settle", "scores", 1e9, "expected a number from 0 to 1, got 1e"),
         ("settle", "scores", -0.5, "expected a number from 0 to 1, got -0.5"),
@@ -152,7 +152,7 @@ def test_words_of_a_site_are_short_and_printable(agreed: Agreement, tmp_path: Pa
     asked = prepare_question(site, RUN)
     said = site.answer(asked)
     for bad in ({"fingerprint": "\x1b[2J"}, {"fingerprint": "x" * 1000}, {"versions": {"torch": "\x07"}}):
-        assert "no short text" in (call._wrong("va", asked, said._replace(words={**said.words, **bad})) or "")
+        assert "expected a short text" in (call._wrong("va", asked, said._replace(words={**said.words, **bad})) or "")
 
 
 def test_no_answer_is_longer_than_what_was_agreed_allows(agreed: Agreement, tmp_path: Path) -> None:

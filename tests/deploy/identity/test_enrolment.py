@@ -153,7 +153,7 @@ def test_the_home_lies_outside_the_kit(folder: Path, place: Path) -> None:
     assert not kit.exists()
     enrolment.request(invitation, kit, place / "mine")
     assert enrolment.load_kit(kit).home == place / "mine"
-    refused("this kit's home is", enrolment.request, invitation, kit, place / "other")
+    refused("this kit already has the home", enrolment.request, invitation, kit, place / "other")
 
 
 def test_inviting_again_keeps_authority_and_approvals(folder: Path, place: Path) -> None:
@@ -218,7 +218,7 @@ def test_a_study_that_changed_since(folder: Path, place: Path) -> None:
     study.with_changes(name="another").save(file)
     refused("belongs to the study", enrolment.invite, file, [], "")
     refused("coordinator's folder", find_coordinator, place / "none.toml")
-    refused("found 0", only_coordinator, place / "nowhere")
+    refused("got 0", only_coordinator, place / "nowhere")
 
 
 def test_rows_of_all_in_one_place_is_no_deployed_study(place: Path) -> None:

@@ -50,7 +50,7 @@ def test_requests_that_are_refused(folder: Path, place: Path) -> None:
     refused("another study", enrolment.approve, folder, changed(study="another"))
     refused("another study", enrolment.approve, folder, changed(authority=made.fingerprint))
     refused("format 2", enrolment.approve, folder, changed(format=2))
-    refused("lacks csr", enrolment.approve, folder, changed(csr=7))
+    refused("wrong type: csr", enrolment.approve, folder, changed(csr=7))
     refused("no valid signing request", enrolment.approve, folder, changed(csr="x"))
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "coordinator")])
     for weak in (rsa.generate_private_key(65537, 1024), ec.generate_private_key(ec.SECP256R1())):
@@ -59,9 +59,9 @@ def test_requests_that_are_refused(folder: Path, place: Path) -> None:
         refused("RSA key of 2048", enrolment.approve, folder, changed(csr=pem))
     for text in ("", "{}", "[]", "\x00", '{"format": 1', "[" * 100_000):
         made.file.write_text(text)
-        refused("not one of Vitrail's files", enrolment.approve, folder, made.file)
+        refused("not a Vitrail file of the expected kind", enrolment.approve, folder, made.file)
     made.file.write_bytes(b"\xff\xfe")
-    refused("not one of Vitrail's files", enrolment.approve, folder, made.file)
+    refused("not a Vitrail file of the expected kind", enrolment.approve, folder, made.file)
     refused("no such file", enrolment.approve, folder, place / "none")
     refused("cannot read a request", enrolment.approve, folder, place)
     assert not list((folder / "approvals").iterdir())
@@ -92,7 +92,7 @@ def test_one_key_for_one_site(folder: Path, place: Path) -> None:
     refused("another key", enrolment.approve, folder, second.file)
     other = ask(folder, SITES[1], place / "other")
     shutil.copy(place / "site" / "Basel.kit" / "key.pem", other.kit / "key.pem")
-    refused("has this key already", enrolment.approve, folder, ask(folder, SITES[1], place / "other").file)
+    refused("already has this key", enrolment.approve, folder, ask(folder, SITES[1], place / "other").file)
 
 
 def test_a_removed_site_stays_out(folder: Path, place: Path) -> None:
@@ -117,7 +117,7 @@ def test_approvals_that_are_refused(folder: Path, place: Path) -> None:
     good = Path(shutil.copy(enrolment.approve(folder, made.file).file, place / "good"))
     theirs = enrolment.approve(folder, other.file).file
     refused("it is for 'H", enrolment.accept, made.kit, theirs)
-    refused("another key", enrolment.accept, made.kit, change(theirs, site="Basel"))
+    refused("a different key", enrolment.accept, made.kit, change(theirs, site="Basel"))
 
     (place / "b").mkdir()
     shutil.copy(place / "heart.toml", place / "b")
@@ -126,7 +126,7 @@ def test_approvals_that_are_refused(folder: Path, place: Path) -> None:
     said["authority"] = enrolment.load_coordinator(foreign).authority_fingerprint
     (place / "forged").write_text(json.dumps(said))
     false = enrolment.approve(foreign, place / "forged").file
-    refused("not signed by the authority", enrolment.accept, made.kit, false)
+    refused("the authority of this kit's invitation did not sign it", enrolment.accept, made.kit, false)
     refused("expected an approval", enrolment.accept, made.kit, made.file)
     refused("no valid certificate", enrolment.accept, made.kit, change(false, certificate="x"))
     assert not enrolment.load_kit(made.kit).approved
@@ -154,7 +154,7 @@ def changed_on_the_way(folder: Path, place: Path) -> Path:
 def test_an_invitation_that_was_changed_on_the_way(folder: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: without the signature it is taken, and the site would call the attacker."""
     changed = changed_on_the_way(folder, place)
-    refused("somebody changed it after the study's authority signed it", enrolment.request, changed)
+    refused("somebody changed the invitation after the study's authority signed it", enrolment.request, changed)
     said = json.loads(changed.read_text())
     for unsigned in ({**said, "signature": 7}, {k: v for k, v in said.items() if k != "signature"}):
         changed.write_text(json.dumps(unsigned))
@@ -186,15 +186,15 @@ def test_invitations_that_are_refused(folder: Path, place: Path) -> None:
     site = certificate(enrolled(folder, SITES[1], place / "other") / "certificate.pem").public_bytes(Encoding.PEM)
     for match, said in {
         "contradicts itself": {"agreement": "0" * 24},
-        "from its study follows": {"seed": 7},
+        "its study leads to": {"seed": 7},
         "cannot be read as TOML": {"study": "x = ["},
         "not a valid study": {"study": "name = 1"},
-        "not among its sites": {"sites": ["Genf"]},
+        "not in its list of sites": {"sites": ["Genf"]},
         "no port": {"address": "host"},
-        "authority is not one": {"authority": site.decode()},
+        "does not belong to a certificate authority": {"authority": site.decode()},
         "no valid certificate": {"authority": "x"},
         "format 'new'": {"format": "new"},
-        "lacks seed": {"seed": "1"},
+        "wrong type: seed": {"seed": "1"},
     }.items():
         signed = sign_invitation({**good, **said}, StudyAuthority(folder))  # a coordinator may be wrong too
         (place / "bad.invitation").write_text(json.dumps(signed))
@@ -207,6 +207,6 @@ def test_invitations_that_are_refused(folder: Path, place: Path) -> None:
     refused("kit of 'H", enrolment.request, file, next((place / "other").glob("*.kit")))
     kit = ask(folder, "Basel", place / "site").kit
     (kit / "key.pem").write_text("x")
-    refused("expected a private key", enrolment.request, file, kit)
+    refused("cannot read a private key", enrolment.request, file, kit)
     (kit / "key.pem").unlink()
-    refused("the kit is not whole", enrolment.load_kit, kit)
+    refused("the kit is incomplete", enrolment.load_kit, kit)

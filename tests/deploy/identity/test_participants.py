@@ -72,7 +72,7 @@ def test_a_site_joins_when_the_list_is_complete(folder: Path, place: Path) -> No
     approve(folder, place, "va", "cleveland")
     early = take(folder, place, "va")
     told = refused("list of participants is not complete", agree, early, place / "va.csv", "", True)
-    assert "hungarian and switzerland were invited and not approved yet" in str(told)
+    assert "hungarian and switzerland were invited but not approved yet" in str(told)
     with pytest.raises(VitrailError, match="hungarian and switzerland are not approved yet"):
         serve(enrolment.load_coordinator(folder), None, 60.0, lambda event, told: None)
     approve(folder, place, "hungarian")
@@ -132,7 +132,7 @@ def test_a_site_that_is_added_needs_everybodys_consent(folder: Path, place: Path
     assert set(enrolment.load_coordinator(folder).roster) == {*NAMES, "Bern"}
     with pytest.raises(VitrailError, match="nobody agreed"):
         agree(take(folder, place, "va"), place / "va.csv", "", True)
-    with pytest.raises(VitrailError, match="not what was accepted"):
+    with pytest.raises(VitrailError, match="not the form that was accepted"):
         agree(enrolment.load_kit(kit.folder), place / "va.csv", form_of(kit).hash, True)
 
 
@@ -158,10 +158,10 @@ def test_approvals_whose_list_is_refused(folder: Path, place: Path) -> None:
     kit, said = place / "sites" / "va.kit", json.loads(file.read_text())["roster"]
     for given, why in (
         (None, "does not name the participants"),
-        ({**said, "va": said["cleveland"]}, "this kit's key is"),
+        ({**said, "va": said["cleveland"]}, "but this kit has the key"),
         ({**said, "hungarian": said["cleveland"]}, "same key"),
-        ({**said, "hungarian": 3}, "expected names and fingerprints"),
-        (["va"], "expected names and fingerprints"),
+        ({**said, "hungarian": 3}, "expected the names and fingerprints"),
+        (["va"], "expected the names and fingerprints"),
     ):
         assert why in str(
             refused("list of participants was refused", enrolment.accept, kit, change(file, roster=given))
@@ -222,7 +222,7 @@ def test_a_list_below_two_thirds_is_refused(tmp_path: Path) -> None:
     for length in (3, 4):
         names = sorted(way.sites)[-length:]
         near = {n: ring[n] for n in names if n != "va"}
-        with pytest.raises(VitrailError, match=f"the sum of {length} sites, and 5 are the fewest"):
+        with pytest.raises(VitrailError, match=f"the sum would be over {length} sites, but at least 5 are required"):
             way.sites["va"].answer(Message("mask", {**words, "names": names, "ring": near}))
     names = sorted(set(way.sites) - {"cleveland"})
     near = {n: ring[n] for n in names if n != "va"}

@@ -72,7 +72,7 @@ def test_the_private_key_is_in_no_paper(asked: tuple[Path, dict[str, enrolment.E
 def test_an_early_approval_is_no_use(asked: tuple[Path, dict[str, enrolment.EnrolmentRequest]]) -> None:
     folder, made = asked
     first = enrolment.approve(folder, made["lab"].file)
-    told = refused("not all parties are there yet", enrolment.accept, made["lab"].kit, first.file)
+    told = refused("not all parties are enrolled yet", enrolment.accept, made["lab"].kit, first.file)
     assert "hospital and insurer" in str(told)
     approve_all(folder, made)
     enrolment.accept(made["lab"].kit, first.file)  # the same file, written anew
@@ -112,7 +112,7 @@ def test_a_swapped_key_is_refused(asked: tuple[Path, dict[str, enrolment.Enrolme
     folder, made = asked
     file, _ = swapped(folder, made, "key")
     told = refused("a party's card was refused", enrolment.accept, made["lab"].kit, file)
-    assert "not signed by the key with which 'hospital' enrolled" in str(told)
+    assert "not signed with the key with which 'hospital' enrolled" in str(told)
     assert not (made["lab"].kit / party_keys.CARDS).exists()
 
 

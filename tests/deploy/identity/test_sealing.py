@@ -50,8 +50,8 @@ def test_the_receiver_alone_opens_it(lasting: dict[str, X25519PrivateKey]) -> No
     number, sealed = ends["lab"].seal("clinic", TEXT)
     assert len(sealed) == len(TEXT) + TAG
     assert TEXT[:8] not in sealed
-    refused("not as it was sealed", ends["insurer"], "lab", number, sealed)
-    refused("not as it was sealed", ends["clinic"], "insurer", number, sealed)
+    refused("not sealed with the expected key", ends["insurer"], "lab", number, sealed)
+    refused("not sealed with the expected key", ends["clinic"], "insurer", number, sealed)
     assert ends["clinic"].open("lab", number, sealed) == TEXT
 
 
@@ -59,7 +59,7 @@ def test_it_is_not_the_senders_own_way_back(lasting: dict[str, X25519PrivateKey]
     """A letter cannot be reflected: each direction has its key."""
     ends = session(lasting)
     number, sealed = ends["lab"].seal("clinic", TEXT)
-    refused("not as it was sealed", ends["lab"], "clinic", number, sealed)
+    refused("not sealed with the expected key", ends["lab"], "clinic", number, sealed)
 
 
 @pytest.mark.parametrize("place", [0, 5, -1])
@@ -68,20 +68,20 @@ def test_a_changed_byte(lasting: dict[str, X25519PrivateKey], place: int) -> Non
     number, sealed = ends["lab"].seal("clinic", TEXT)
     changed = bytearray(sealed)
     changed[place] ^= 1
-    refused("not as it was sealed", ends["clinic"], "lab", number, bytes(changed))
-    refused("not as it was sealed", ends["clinic"], "lab", number, sealed[:-1])
-    refused("not as it was sealed", ends["clinic"], "lab", number, b"")
+    refused("not sealed with the expected key", ends["clinic"], "lab", number, bytes(changed))
+    refused("not sealed with the expected key", ends["clinic"], "lab", number, sealed[:-1])
+    refused("not sealed with the expected key", ends["clinic"], "lab", number, b"")
     assert ends["clinic"].open("lab", number, sealed) == TEXT
 
 
 def test_order_and_repetition(lasting: dict[str, X25519PrivateKey]) -> None:
     ends = session(lasting)
     (a, one), (b, two) = (ends["lab"].seal("clinic", text) for text in (b"one", b"two"))
-    refused("number 0 comes next", ends["clinic"], "lab", b, two)
-    refused("not as it was sealed", ends["clinic"], "lab", a, two)  # renumbered
+    refused("expected letter number 0 next", ends["clinic"], "lab", b, two)
+    refused("not sealed with the expected key", ends["clinic"], "lab", a, two)  # renumbered
     assert ends["clinic"].open("lab", a, one) == b"one"
-    refused("it was here before", ends["clinic"], "lab", a, one)
-    refused("not as it was sealed", ends["clinic"], "lab", b, one)  # again, under the next number
+    refused("this letter was received before", ends["clinic"], "lab", a, one)
+    refused("not sealed with the expected key", ends["clinic"], "lab", b, one)  # again, under the next number
     assert ends["clinic"].open("lab", b, two) == b"two"
 
 
@@ -99,12 +99,12 @@ def test_an_old_session_fits_no_new_one(lasting: dict[str, X25519PrivateKey]) ->
     """Also where the coordinator gives both the same number, and where it holds back one end's new key."""
     old, new = session(lasting), session(lasting)
     number, sealed = old["lab"].seal("clinic", TEXT)
-    refused("not as it was sealed", new["clinic"], "lab", number, sealed)
+    refused("not sealed with the expected key", new["clinic"], "lab", number, sealed)
     drawn = X25519PrivateKey.generate()
     half = SealedSession(
         "clinic", lasting["clinic"], drawn, {"lab": SealingKeys(public(lasting["lab"]), bytes([9] + 31 * [0]))}, "x"
     )
-    refused("not as it was sealed", half, "lab", number, sealed)
+    refused("not sealed with the expected key", half, "lab", number, sealed)
 
 
 def test_another_agreement_fits_not(lasting: dict[str, X25519PrivateKey]) -> None:
@@ -114,7 +114,7 @@ def test_another_agreement_fits_not(lasting: dict[str, X25519PrivateKey]) -> Non
         for me, to, about in (("lab", "clinic", "a"), ("clinic", "lab", "a"), ("clinic", "lab", "b"))
     )
     number, sealed = lab.seal("clinic", TEXT)
-    refused("not as it was sealed", other, "lab", number, sealed)
+    refused("not sealed with the expected key", other, "lab", number, sealed)
     assert same.open("lab", number, sealed) == TEXT
 
 
@@ -123,7 +123,7 @@ def test_who_swaps_both_keys_reads_it(lasting: dict[str, X25519PrivateKey]) -> N
     evil = X25519PrivateKey.generate()
     mixed = session(lasting, told={("lab", "clinic"): public(evil)})
     number, sealed = mixed["lab"].seal("clinic", TEXT)
-    refused("not as it was sealed", mixed["clinic"], "lab", number, sealed)
+    refused("not sealed with the expected key", mixed["clinic"], "lab", number, sealed)
     drawn = {n: X25519PrivateKey.generate() for n in ("lab", "evil")}
     lab = SealedSession(
         "lab", lasting["lab"], drawn["lab"], {"clinic": SealingKeys(public(evil), public(drawn["evil"]))}, "x"

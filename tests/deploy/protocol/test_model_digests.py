@@ -66,7 +66,7 @@ class Lying(Here):
         there = {n: self.change(n, q) for n, q in questions.items() if n not in self.away or q.kind != "settle"}
         heard = super().ask(there, deadline)
         return Responses(
-            heard.answers, heard.trouble | dict.fromkeys(questions.keys() - there.keys(), "it is not there")
+            heard.answers, heard.trouble | dict.fromkeys(questions.keys() - there.keys(), "it is not connected")
         )
 
     def run(self) -> dict[str, list[str]]:
@@ -125,13 +125,13 @@ def test_honest_sites_say_that_all_scored_the_same(sum_: str, tmp_path: Path) ->
     for name in NAMES:
         assert not of_kind(told[name], DIFFER)
         (summary,) = of_kind(told[name], COMPARED)
-        assert "3 models compared, and the signed lists of" in summary
+        assert "3 models compared; the signed lists of" in summary
         assert "No signed list" not in summary
     box = Outbox(tmp_path / "va")
     for text in told["va"]:
         box.note_question(text, kind_of(text))
     found = verify_outbox(tmp_path / "va" / "outbox")
-    assert any("have no other" in note for note in found.notes)
+    assert any("contain no different model" in note for note in found.notes)
     assert not any("DIFFER" in problem.what for problem in found.wrong)
 
 
@@ -169,7 +169,7 @@ def test_a_list_that_is_left_out_is_named(tmp_path: Path) -> None:
     told = Lying(tmp_path, agreed(), changed_lists(omit)).run()
     assert not of_kind(told["cleveland"], DIFFER)
     (summary,) = of_kind(told["cleveland"], COMPARED)
-    assert "No signed list came from va: whether the same models were scored there is not known." in summary
+    assert "No signed list came from va, so it is not known whether the same models were scored there." in summary
     assert of_kind(told["va"], DIFFER), "va is told of it by its own list"
 
 
@@ -225,7 +225,7 @@ def test_after_it_has_signed_a_site_scores_nothing_more(tmp_path: Path) -> None:
     del memory["models"]["settle 0 2"]
     place.write_text(json.dumps(memory))
     assert bool(site.answer(ended).tensors["scores"].isnan().all())
-    assert "has signed the list" in site.notices[-1]
+    assert "has already signed the list" in site.notices[-1]
     assert kind_of(site.notices[-1]) == NOTE
 
 

@@ -160,7 +160,7 @@ def test_no_second_question_is_answered(agreed: Agreement, tmp_path: Path) -> No
     scale_of(way)
     asked = next(a for _, a, _ in way.said if a.kind == "standardise")
     second = Message("standardise", {**asked.words, "step": 2}, {"mean": torch.zeros(5, dtype=torch.float64)})
-    with pytest.raises(VitrailError, match="there is none '2'"):
+    with pytest.raises(VitrailError, match="there is no '2' in the agreement"):
         way.sites["east"].answer(second)
     plain = Message("standardise", {"run": RUN, "step": 1})
     with pytest.raises(VitrailError, match="declared but absent"):

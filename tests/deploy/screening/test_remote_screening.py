@@ -66,7 +66,7 @@ class Spied(Here):
             self.asked[leg] = question
             heard.answers[name] = unpack(self.change(name, question, said).pack())
             self.said.setdefault((name, leg), []).append(said.pack())
-        trouble = heard.trouble | dict.fromkeys(questions.keys() - here.keys(), "it is not there")
+        trouble = heard.trouble | dict.fromkeys(questions.keys() - here.keys(), "it is not connected")
         return Responses(heard.answers, trouble)
 
 

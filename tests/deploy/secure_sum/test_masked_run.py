@@ -315,7 +315,7 @@ def test_other_guards_between_machines(guards: dict[str, Any], tmp_path: Path) -
 def test_two_servers_need_a_second_between_machines() -> None:
     for guards in ({"sum": "two servers"}, {"second": "registry"}):
         study = vt.Study.load(packaged("heart_disease.toml")).with_changes(protect=guards)
-        with pytest.raises(VitrailError, match="cannot be promised"):
+        with pytest.raises(VitrailError, match="promises what cannot be kept"):
             Agreement.of(study, None, 4)
 
 

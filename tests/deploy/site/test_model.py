@@ -200,7 +200,7 @@ def test_what_it_looks_behind_is_of_no_other_site_alone(kit: enrolment.Kit, near
 
 def test_without_private_layers_there_is_nothing_to_look_behind(kit: enrolment.Kit, heart: tuple) -> None:
     (kit.home / RUN / "behind.safetensors").unlink()
-    with pytest.raises(vt.VitrailError, match="nothing to look behind"):
+    with pytest.raises(vt.VitrailError, match="no results to inspect"):
         load_model(kit).look(heart[1][MINE])
 
 
@@ -230,5 +230,5 @@ def test_nobody_leaves_while_joined(kit: enrolment.Kit) -> None:
     with (kit.home / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         told = run_cli(app, ["leave", str(kit.folder), "--yes"])
-    assert "joined at the moment" in str(told.exception)
+    assert "taking part at the moment" in str(told.exception)
     assert (kit.folder / "key.pem").exists()

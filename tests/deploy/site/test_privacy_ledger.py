@@ -135,7 +135,7 @@ def test_a_run_that_would_exceed_the_limit_is_refused_and_nothing_is_counted(tmp
     over = site_of(tmp_path, "b", agreement(3.0, "two"), va, most=4.0)
     with pytest.raises(BudgetSpent) as error:
         greet(over, OTHER)
-    assert "it would come to epsilon 4.46" in error.value.problems[0].what
+    assert "would bring epsilon to 4.46" in error.value.problems[0].what
     assert error.value.to_outside() == BudgetSpent.heading, "what was spent elsewhere is not the coordinator's"
     assert not (tmp_path / "b" / OTHER).exists(), "no run began"
     assert len(over.ledger.entries()) == 1  # type: ignore[union-attr]
@@ -290,7 +290,7 @@ def test_join_shows_what_was_spent_and_refuses_what_is_too_much(tmp_path: Path) 
     assert "Together they spent epsilon 3 for a removed row" in said
     assert done.returncode == 2
     assert BudgetSpent.heading in done.stderr
-    assert "at most 5 was set here" in " ".join(done.stderr.split())
+    assert "the limit set here is 5" in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
     again = vitrail(*given)
     assert BudgetSpent.heading in again.stderr, "the limit is kept"

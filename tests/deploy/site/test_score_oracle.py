@@ -103,7 +103,7 @@ def test_a_model_that_continues_nothing_gets_no_score(tmp_path: Path) -> None:
     word = crafted(site, clean(heart_disease()[NAME], of.study).iloc[0])
     said = ask(site, ROUNDS, word, end=True).tensors["scores"]
     assert bool(said.isnan().all())
-    assert "does not continue the model" in site.notices[-1]
+    assert "the model does not continue the one" in site.notices[-1]
     assert json.loads((tmp_path / RUN / SCORED).read_text())["refused"] == 1
     site = a_site(tmp_path / "other", of)
     first = first_word(of)

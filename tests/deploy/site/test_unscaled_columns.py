@@ -57,7 +57,7 @@ def first_round(site: Site) -> Message:
 def test_it_is_told_before_anybody_agrees(tmp_path: Path) -> None:
     """As it would come: without this the site stops an honest run in its first round."""
     bare = agreed(raw=True)
-    with pytest.raises(VitrailError, match="would stand in its first report") as found:
+    with pytest.raises(VitrailError, match="could be read almost exactly from its first report") as found:
         check_first_report(bare, "north", table(raw=True))
     assert found.value.title == "this site would stop the run"
     assert 'standardise = "local"' in found.value.problems[0].hint

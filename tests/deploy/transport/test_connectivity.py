@@ -55,7 +55,7 @@ def test_it_says_once_that_the_coordinator_went_away_and_once_that_it_is_back(
     time.now += BACK
     reach.look()
     assert len(said) == 2
-    assert said[1].endswith("The coordinator is back, after 73 seconds.")
+    assert said[1].endswith("The coordinator can be reached again, after 73 seconds.")
     reach.look()
     assert len(said) == 2
 
@@ -65,7 +65,7 @@ def test_a_question_says_so_at_once(reach: Connectivity, said: list[str], time: 
     time.now += 1
     reach.note_question()
     reach.look()
-    assert "is back, after 1 seconds" in said[1]
+    assert "can be reached again, after 1 seconds" in said[1]
 
 
 def test_a_process_that_was_just_started_has_to_find_out_first(

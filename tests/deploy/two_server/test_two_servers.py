@@ -72,7 +72,7 @@ class Two(Masked):
         if self.restart(asked):
             self.second = self.fresh_second()
         if self.away(SECOND, asked):
-            return Responses({}, {SECOND: "it is not there"})
+            return Responses({}, {SECOND: "it is not connected"})
         try:
             said = unpack(self.second.answer(unpack(asked.pack())).pack())
         except VitrailError as error:
@@ -205,7 +205,7 @@ def test_what_the_coordinator_makes_up_is_not_believed(tmp_path: Path) -> None:
     assert fresh.answer(asked).kind == "refused", "nobody signed these halves"
     site = way.sites["va"]
     words = {k: halves.words[k] for k in ("stage", "round", "place", "names", "run")}
-    with pytest.raises(VitrailError, match="another key in this run"):
+    with pytest.raises(VitrailError, match="another key earlier in this run"):
         site.answer(
             Message(two_server.DEAL, {**words, "second": {"key": key.hex(), "signature": "", "certificate": ""}})
         )
@@ -220,7 +220,7 @@ def test_what_the_coordinator_makes_up_is_not_believed(tmp_path: Path) -> None:
     n, d = len(FRAMES), two_server.numbers_of(way.agreed, 0, 0)
     blind = {**words, "leg": "blind", "dealer": wrong, "lot": "00" * 16}
     blind["deck"] = {k: deck.words[k] for k in two_server.LETTER}
-    with pytest.raises(VitrailError, match="lot did not fall on it"):
+    with pytest.raises(VitrailError, match="this site was not drawn as dealer"):
         way.fresh_second().answer(Message(two_server.SECOND, blind, {"blinded": torch.zeros(n, d, dtype=torch.int64)}))
 
 
@@ -236,9 +236,12 @@ def test_the_second_is_enrolled_like_a_site_and_asked_for_its_yes(tmp_path: Path
     said = " ".join(second_server_form(agreed, SECOND, kits[0].fingerprint).text.split())
     assert kits[0].fingerprint in said
     assert "gets both to put their halves together, reads every site. You promise that nobody does." in said
-    with pytest.raises(VitrailError, match="the second server's"):
+    with pytest.raises(VitrailError, match="the kit of the second server"):
         agree(kits[0], tmp_path / "none.csv", "", True)
-    for kit, why in ((kits[1], "study's second server is registry"), (kits[0], "nobody agreed|not what was accepted")):
+    for kit, why in (
+        (kits[1], "the study's second server is registry"),
+        (kits[0], "nobody agreed|not the form that was accepted"),
+    ):
         with pytest.raises(VitrailError, match=why):
             serve_second(kit.folder, None, "0" * 24, print)
     form = " ".join(contract_text(agreed_on(1), "va", [*FRAMES, SECOND], True).split())
@@ -247,12 +250,12 @@ def test_the_second_is_enrolled_like_a_site_and_asked_for_its_yes(tmp_path: Path
 
 
 def test_a_study_says_who_the_second_is(tmp_path: Path) -> None:
-    for given, why in (({"sum": "two servers", "clip": 1.0}, "apart from the coordinator"),
+    for given, why in (({"sum": "two servers", "clip": 1.0}, "somebody other than the coordinator"),
                        ({"sum": "masked", "second": "x"}, "only")):  # fmt: skip
         with pytest.raises(VitrailError, match=why):
             agreement("fedavg", 1, 6, **given)
-    with pytest.raises(VitrailError, match="are chosen, and no total of fewer than 3"):
+    with pytest.raises(VitrailError, match="are chosen, but a total of fewer than 3"):
         agreement("fedavg", 1, 4, sum="two servers", clip=1.0, second=SECOND)
     for kind in ("round", "settle", "prepare"):
-        with pytest.raises(VitrailError, match="not asked of a second server"):
+        with pytest.raises(VitrailError, match="expected a message for a second server"):
             Two(tmp_path, agreed_on(1)).second.answer(Message(kind, {"run": RUN}))

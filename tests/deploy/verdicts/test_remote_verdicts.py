@@ -308,7 +308,7 @@ class Away(Here):
         here = {n: q for n, q in questions.items() if n != self.site or not self.gone(q)}
         heard = super().ask(here, deadline)
         return Responses(
-            heard.answers, heard.trouble | dict.fromkeys(questions.keys() - here.keys(), "it is not there")
+            heard.answers, heard.trouble | dict.fromkeys(questions.keys() - here.keys(), "it is not connected")
         )
 
 
@@ -320,7 +320,7 @@ def test_who_is_away_in_a_fold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     away = {("round", 0), ("round", 1), ("settle", 1)}
     trial.conduct(Away(trial, "west", lambda q: (q.kind, q.words.get("fold")) in away), quorum=2)
     assert "gain" in trial.found("north")
-    assert trial.found("west") == {"why": "this site was away when these folds ended: 2 of 2."}
+    assert trial.found("west") == {"why": "this site was absent when these folds ended: 2 of 2."}
     assert (tmp_path / "west" / RUN / "folds" / fold_run(RUN, 0) / ANSWERS).exists()
 
 

@@ -59,7 +59,7 @@ def test_a_guest_reads_what_it_could_tell(enrolled: tuple[Path, Path]) -> None:
         "About at most 900 rows in all",
         "The coordinator and clinic together can read your columns as they are",
         "the names of your columns",
-        "which of a few levels your model's numbers for a patient fall on",
+        "to which of a few levels your model's numbers for a patient are rounded",
         "holds no key to any of them",
         "in 26 of 100 cases from its own columns, in 30 with answers",
         pact.hash,
@@ -96,7 +96,7 @@ def test_the_hash_is_what_counts(enrolled: tuple[Path, Path], capsys: pytest.Cap
     mark = form_of_party(kit, (None, 50))[3].hash
     assert mark != form_of_party(kit)[3].hash
     refused("nobody agreed", agree_party, kit, data, "", (None, None))
-    refused("this is not what was accepted", agree_party, kit, data, "0" * 24, (None, None))
+    refused("this is not the form that was accepted", agree_party, kit, data, "0" * 24, (None, None))
     _, _, ration = agree_party(kit, data, mark, (None, 50))
     assert ration == (9, 50)
     printed = capsys.readouterr().out
@@ -141,19 +141,19 @@ def test_the_doctor_knows_parties(enrolled: tuple[Path, Path], tmp_path: Path) -
     kit, data = kit_of(tmp_path, "lab"), data_of(tmp_path, "lab")
     told = {e.what: e.well for e in at_site(kit, data)}
     assert told["The key for sealed letters is there."]
-    assert told["The cards of all 3 parties are there, and this kit's is its own."]
+    assert told["The cards of all 3 parties are present, and the card of this kit matches its key."]
     assert told["The column of ids, 'pid', is there."]
-    assert told["Its columns are described by a look at the table; no name of them leaves."]
-    assert [what for what in told if what.startswith("lab.csv against the study: 0 errors")]
+    assert told["The features of this table are described by values in the table; their names do not leave this site."]
+    assert [what for what in told if what.startswith("lab.csv was checked against the study: 0 errors")]
     (tmp_path / "lab" / "lab.toml").write_text('[features.crp]\nkind = "numeric"\n')
     assert any("described by lab.toml" in e.what and e.well for e in at_site(kit, data))
     raw = X25519PrivateKey.generate().private_bytes_raw().hex()
     (kit.folder / party_keys.SEALING).write_text(raw)
-    assert any("this kit's key is another than its card's" in e.what and not e.well for e in at_site(kit, data))
+    assert any("the card of this kit does not match its key" in e.what and not e.well for e in at_site(kit, data))
     (kit.folder / party_keys.SEALING).unlink()
     assert any(e.what == "The key for sealed letters is not there." and not e.well for e in at_site(kit, data))
     (kit.folder / party_keys.CARDS).unlink()
-    assert any("not all parties are there yet" in e.what and not e.well for e in at_site(kit, data))
+    assert any("not all parties are enrolled yet" in e.what and not e.well for e in at_site(kit, data))
     frame = tables(300)["lab"].rename(columns={"pid": "who"})
     frame.to_csv(data, index=False)
     assert any(e.what == "The column of ids, 'pid', is not there." and not e.well for e in at_site(kit, data))

@@ -72,7 +72,7 @@ def test_the_whole_id_space_is_refused_before_the_list_leaves(tmp_path: Path, mo
     made = houses(tmp_path / "refused", agreed, SPACE, lab={"say": shown.append})
     with pytest.raises(VitrailError, match="another list is much longer than this one"):
         made.connect()
-    assert "Ids in the lists: clinic 2000; here 200." in shown, "the officer sees it"
+    assert "Ids in the other lists: clinic 2000; in your list: 200." in shown, "the officer sees it"
     assert "Length" in left(made, "lab")
     assert "List" not in left(made, "lab")
     assert not MatchQuota(tmp_path / "refused" / "lab").begun, "what reveals nothing is not counted"
@@ -84,7 +84,7 @@ def test_the_whole_id_space_is_refused_before_the_list_leaves(tmp_path: Path, mo
 
 
 def test_a_study_that_says_nothing_allows_twice_as_many(tmp_path: Path) -> None:
-    with pytest.raises(VitrailError, match="over 2 times as many"):
+    with pytest.raises(VitrailError, match="more than 2 times as long"):
         houses(tmp_path / "long", two_parties(), SPACE[:402]).connect()
     assert found_by_clinic(houses(tmp_path / "twice", two_parties(), SPACE[:400])) == set(LAB) & set(SPACE[:400])
 
@@ -100,7 +100,7 @@ def test_a_list_that_is_longer_than_was_said_is_refused(tmp_path: Path, monkeypa
     monkeypatch.setattr(protocol, "_lengths", lying)
     agreed = two_parties(ratio=10)
     made = houses(tmp_path / "refused", agreed, SPACE)
-    with pytest.raises(VitrailError, match="clinic said 200 ids, and its list has 2000"):
+    with pytest.raises(VitrailError, match="clinic announced 200 ids, but its list has 2000"):
         made.connect()
     assert "List" not in left(made, "lab")
     with monkeypatch.context() as patch:
@@ -169,4 +169,4 @@ def test_what_an_officer_may_allow() -> None:
     assert list_ratio(10, None) == 2
     assert list_ratio(1.5, None) == 1.5
     assert list_ratio(10, 7) == 7
-    refused("more than the 10 that the study allows", list_ratio, 10, 11)
+    refused("more than 10, the limit in the study", list_ratio, 10, 11)

@@ -202,7 +202,7 @@ def test_tampered_bytes(tmp_path: Path) -> None:
 
     houses.change = flip
     told = refused(houses, "a sealed letter was refused")
-    assert "letter 0 from lab: it is not as it was sealed for this end" in told
+    assert "letter 0 from lab: it was not sealed with the expected key" in told
 
 
 @pytest.mark.parametrize("how", ["again", "later", "other"])
@@ -223,7 +223,11 @@ def test_replayed_and_reordered(tmp_path: Path, how: str) -> None:
 
     houses.change = lambda name, asked: change(name, asked) if asked.kind == "relay" else asked
     told = refused(houses, "a sealed letter was refused|a message was refused")
-    expected = {"again": "it was here before", "later": "number 0 comes next", "other": "not as"}[how]
+    expected = {
+        "again": "received before",
+        "later": "expected letter number 0 next",
+        "other": "not sealed with",
+    }[how]
     assert expected in told, told
 
 
@@ -316,7 +320,7 @@ def test_too_few_in_common(tmp_path: Path) -> None:
 
 def test_a_smaller_ration_makes_fewer_epochs_or_refuses(tmp_path: Path) -> None:
     houses = few(tmp_path, lab={"ration": (1, 0)})
-    refused(houses, "a ration does not last")
+    refused(houses, "a ration is too small")
     free = study(method={"name": "split", "hidden": [4]})
     small = few(
         tmp_path / "b", study=free, lab={"ration": (4, 10)}, clinic={"after": PostrunRequest(free, SEED, print, 5)}
@@ -344,8 +348,8 @@ def test_a_host_that_asks_for_more_is_refused(tmp_path: Path) -> None:
         talk.ask(torch.arange(1))
 
     houses = few(tmp_path, lab={"ration": (9, 10)}, clinic={"after": after})
-    told.append(refused(houses, "step 3 of 3 comes next, got 0"))
-    assert "11 rows were asked for, and 10 of 10 are left" in told[0]
+    told.append(refused(houses, "expected step 3 of 3, got step 0"))
+    assert "the request is for 11 rows, but only 10 of 10 are left" in told[0]
 
 
 def test_a_new_match_does_not_refill_a_ration(tmp_path: Path) -> None:
@@ -375,7 +379,7 @@ def test_a_guest_that_is_away_in_training_stops_it_and_it_goes_on(tmp_path: Path
     began = time.monotonic()
     told = refused(houses, "training stopped at a checkpoint: lab is away", deadline=0.3)
     assert time.monotonic() - began > 3 * 0.3
-    assert "it goes on from the last epoch that all parties kept" in told
+    assert "Training continues from the last epoch that all parties kept" in told
     assert not ended.talk
     houses.ask = ask  # type: ignore[method-assign]
     houses.away.clear()
@@ -435,7 +439,7 @@ def test_prediction_goes_on_without_a_guest_and_says_so(tmp_path: Path) -> None:
     houses = few(tmp_path, clinic={"after": after})
     houses.connect(deadline=0.3)
     assert ("without", {"sites": ["lab"]}) in houses.events
-    assert any(s.startswith("Without lab: in place of its answer stands the median") for s in said)
+    assert any(s.startswith("Without lab: the median of its answers") for s in said)
     run = VerticalRun.load(houses.home("clinic") / RUN)
     assert run.info["away"] == ["lab"]
     # and again, with it
@@ -465,8 +469,8 @@ def test_new_people_are_looked_up_blindly(tmp_path: Path) -> None:
     (file,) = (houses.home("clinic") / RUN).glob("predicted-*.csv")
     told = pd.read_csv(file)
     assert told.lab.tolist() == ["answer" if one in lab else "reference" for one in new.patient]
-    assert set(told.insurer) == {"reference"}, "it lets nobody be looked up, and is gone on without"
-    assert any("insurer refuses" in text and "it lets nobody be looked up" in text for text in said)
+    assert set(told.insurer) == {"reference"}, "it does not allow look-ups, and prediction goes on without it"
+    assert any("insurer refuses" in text and "it does not allow look-ups" in text for text in said)
     box = Outbox(houses.folder / "clinic")
     asked = [e.number or 0 for e in box.entries() if e.kind == "Asked" and e.words["to"] == "lab"]
     assert len({box.show(n).tensors["token"].numpy().tobytes() for n in asked}) == len(asked) > 0

@@ -117,7 +117,7 @@ def test_a_lost_site_and_its_return(served: tuple[Story, LivePage]) -> None:
     story.round(1)
     for _ in range(3):
         story.log("trouble", site="hungarian", what="no answer within 60 seconds")
-        story.log("trouble", site="va", what="it is not there")
+        story.log("trouble", site="va", what="it is not connected")
         story.log("waiting", answered=2, needed=3)
     told = state(page)
     assert told["state"] == "waiting"
@@ -131,7 +131,7 @@ def test_a_lost_site_and_its_return(served: tuple[Story, LivePage]) -> None:
     sites = {s["name"]: s for s in told["sites"]}
     assert told["state"] == "running"
     assert (sites["va"]["mood"], sites["va"]["round"], sites["va"]["missed"]) == ("away", 1, 2)
-    assert sites["va"]["why"] == "it is not there"
+    assert sites["va"]["why"] == "it is not connected"
     assert (sites["hungarian"]["mood"], sites["hungarian"]["round"]) == ("here", 3)
     story.log("back", site="va")
     story.round(4)

@@ -47,7 +47,7 @@ def test_credits_are_shares_of_the_whole() -> None:
 def test_a_model_that_is_no_better_than_its_baseline_earns_nothing() -> None:
     page = render_contribution(made(same=0.61, ledger=pd.DataFrame()))
     short = first_screen(page)
-    assert "No credits were computed: the model that all trained together is no better" in short
+    assert "No credits were computed, because the model of all sites is no better" in short
     assert "share of credits" not in page
     assert "Nobody should be paid by it." in short
     assert "helped" in short, "the values are shown all the same"

@@ -39,9 +39,12 @@ def section(html: str, title: str) -> str:
 def test_who_stands_out_by_what_and_what_to_ask() -> None:
     html = render(page(facts_of(4, 2, 40), 4))
     said = words(section(html, TITLE))
-    assert re.search(r"site 0, class 1: its model gets \d+ % of these pictures right at home and \d+ % at the", said)
-    assert "Chance that a federation without any shortcut shows as much, anywhere: " in said
-    assert "look at your pictures of class 1: is there a mark, a tube, a text or a device that your other" in said
+    assert re.search(
+        r"site 0, class 1: its model classifies \d+ % of these pictures correctly at its own site and \d+ % at the",
+        said,
+    )
+    assert "Probability that a federation without any shortcut shows as much at any site: " in said
+    assert "look at your pictures of class 1 for a mark, a tube, a text or a device that your other" in said
     assert "This is a question to the site, not a verdict: at most 5 in 100 federations" in said
     assert "vitrail look RUN --site NAME --data PICTURES" in said
     assert "site 2, class" not in said
@@ -52,11 +55,11 @@ def test_who_stands_out_by_what_and_what_to_ask() -> None:
 
 def test_nothing_stands_out() -> None:
     html = render(page(facts_of(4, 2, 40, marked=False), 4))
-    assert "No site's class stands out: nothing in 8 cells" in words(section(html, TITLE))
+    assert "No class at any site stands out: nothing in 8 cells" in words(section(html, TITLE))
     assert 'class="flag"' not in html
     assert "To ask" not in section(html, TITLE)
     few = render(page(facts_of(2, 2, 40), 2))
-    assert "nobody can say which is odd" in words(section(few, TITLE))
+    assert "nobody can say which of them is unusual" in words(section(few, TITLE))
     assert "<svg" not in section(few, MAPS)
 
 
@@ -187,7 +190,9 @@ def test_the_terminal_tells_it_when_a_run_ends(
     monkeypatch.setattr("vitrail.runs.federate", federate)
     cli_runs.run(tmp_path / "study.toml", tmp_path / "data", tmp_path / "out")
     said = capsys.readouterr().out
-    assert re.search(r"Whose class stands out\?\n  - a, class \S+: its model gets \d+ % of these pictures right", said)
+    assert re.search(
+        r"Whose class stands out\?\n  - Site a, class \S+: its model classifies \d+ % of these pictures correctly", said
+    )
     assert "To ask a: look at your pictures of class" in said
 
 

@@ -47,7 +47,7 @@ def test_a_study_without_guards_has_no_section_and_one_with_some_is_written_whol
 def test_what_does_not_go_together_is_refused_at_once() -> None:
     (said,) = refused(study(robust="median"), "weight_erosion")
     assert said.startswith("protect.robust")
-    assert "looks at each report" in said
+    assert "uses each report by itself" in said
     found = study(rows={"epsilon": 3.0}, rows_least=38).with_changes(
         training={"class_weights": "inverse"}, network={"kind": "mlp", "hidden": (8,)}
     )
@@ -60,7 +60,7 @@ def test_a_few_sites_cannot_outvote(tmp_path: Path) -> None:
     few = {k: SITES[k] for k in ("north", "south", "west")}
     with pytest.raises(VitrailError, match="protection is not possible") as error:
         vt.federate(study(robust="median"), few, method="fedavg")
-    assert "fewer than 4 sites" in error.value.problems[0].what
+    assert "at least 4 sites are needed" in error.value.problems[0].what
 
 
 def test_the_budget_is_spent_and_told(tmp_path: Path) -> None:

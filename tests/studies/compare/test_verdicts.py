@@ -73,7 +73,7 @@ def test_reasons_say_the_numbers() -> None:
     assert f"lifts auc by {found['gain']['gains']:.3f}" in found["why"]["gains"]
     assert TABLE["fedavg"].catalogue.title in found["why"]["gains"]
     assert f"loses {-found['gain']['loses']:.3f} of auc" in found["why"]["loses"]
-    assert "too near to nothing for 33 test rows" in found["why"]["noise"]
+    assert "too close to zero to decide from 33 test rows" in found["why"]["noise"]
 
 
 def test_interval_by_hand() -> None:
@@ -103,7 +103,7 @@ def test_undefined_everywhere() -> None:
     nan = [math.nan] * 3
     row = compared({"a": {"local": nan, "fedavg": nan}}).verdicts().iloc[0]
     assert row["verdict"] == "cannot tell"
-    assert "No auc is defined here" in row["why"]
+    assert "The auc is not defined at this site" in row["why"]
 
 
 def test_a_method_without_scores_is_not_chosen() -> None:

@@ -96,10 +96,10 @@ def test_few_sites_are_trained_again_and_seeds_differ(study, sites, kept) -> Non
     assert told.main().value.sum() == pytest.approx(told.gain, abs=1e-9)
     page = render_contribution(told)
     assert "trained again" in page
-    assert "seeds; their noise is in the interval" in page
+    assert "seeds; the interval includes their noise" in page
     one = contribution(kept, "va", sites, seeds=1)
     assert not one.main().chance.any()
-    assert "noise unknown" in one.reliance()
+    assert "the noise of the seed is unknown" in one.reliance()
     rebuilt = contribution(kept, "va", sites, retrain=False)
     assert (one.start, one.end) == pytest.approx((rebuilt.start, rebuilt.end), abs=1e-5), "the first seed is the run's"
     assert rebuilt.kind == CARRIED
@@ -145,5 +145,5 @@ def test_more_sites_are_checked_at_single_ones(study, sites, tmp_path, monkeypat
 def test_what_is_ones_own_cannot_be_trained_again(study, sites, tmp_path) -> None:
     vt.federate(study, sites, method="fedper", out=tmp_path / "run", keep_updates=True)
     assert contribution(tmp_path / "run", "va", sites, "loo").kind == ROUND
-    with pytest.raises(vt.VitrailError, match="something of its own"):
+    with pytest.raises(vt.VitrailError, match="a part of its own"):
         contribution(tmp_path / "run", "va", sites, retrain=True)

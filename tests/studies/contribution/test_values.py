@@ -290,7 +290,7 @@ def test_no_credits_for_a_model_that_is_no_better_than_one_answer(learns: bool, 
     assert bool(len(told.ledger)) == learns, "the values are told, the credits are not computed"
     assert (told.unpaid() == "") == learns
     html, text = render_contribution(told), to_text(told)[0]
-    assert ("No credits were computed: the model that all trained together" in text) == (not learns)
+    assert ("No credits were computed, because the model of all sites" in text) == (not learns)
     assert ("No credits were computed" in html) == (not learns)
     assert ("share of credits" in html) == learns
     assert "on average over all orders" in html, "they are Shapley values, paid or not"
@@ -341,7 +341,7 @@ def test_updates_of_another_run_are_noticed(sites, kept, tmp_path) -> None:
     out = forge(kept, tmp_path / "run", lambda v: v + 1)
     (out / "coordinator" / "shared.safetensors").write_bytes((kept / "coordinator" / "shared.safetensors").read_bytes())
     seal_again(out, "forged")
-    with pytest.raises(vt.VitrailError, match="do not lead to the run's last"):
+    with pytest.raises(vt.VitrailError, match="do not add up to the last shared model"):
         contribution(out, "va", sites["va"])
 
 
@@ -363,12 +363,12 @@ def test_many_sites_are_drawn_by_lot(study, sites, tmp_path) -> None:
 def test_mistakes_are_told(sites, kept, study, tmp_path) -> None:
     with pytest.raises(vt.VitrailError, match="Did you mean 'cleveland'"):
         contribution(kept, "clevelnd", sites["cleveland"])
-    with pytest.raises(vt.VitrailError, match="not the rows that the run had"):
+    with pytest.raises(vt.VitrailError, match="that the run used"):
         contribution(kept, "cleveland", sites["cleveland"].assign(age=50))
     with pytest.raises(vt.VitrailError) as caught:
         contribution(kept, "cleveland", sites["cleveland"], method="banzhaf", coalitions=1, seeds=0)
     assert len(caught.value.problems) == 3
-    with pytest.raises(vt.VitrailError, match="of 3 of 4 sites are not here"):
+    with pytest.raises(vt.VitrailError, match="of 3 of 4 sites are not available here"):
         contribution(kept, "cleveland", sites["cleveland"], retrain=True)
     vt.federate(study, sites, out=tmp_path / "run")
     with pytest.raises(vt.VitrailError, match="--keep-updates"):
@@ -388,7 +388,7 @@ def test_it_says_when_not_to_rely_on_it(sites, kept) -> None:
         assert rule.said(False) in render_contribution(quiet)
     given = dataclasses.replace(told, values=told.values[told.values.kind != CARRIED])
     assert (given.kind, given.rule) == (ROUND, AS_GIVEN)
-    assert "as they were given" in given.doubt()
+    assert "as they were sent" in given.doubt()
 
 
 def test_page_and_tables(sites, kept, tmp_path) -> None:
@@ -440,7 +440,7 @@ def test_on_the_command_line(study, sites, tmp_path, monkeypatch, capsys) -> Non
     with pytest.raises(vt.VitrailError, match="not the rows"):
         vitrail("contribution", "run", "--user", "va", "--data", "data/cleveland.csv")
     Path("data/va.csv").rename("data/elsewhere.csv")
-    with pytest.raises(vt.VitrailError, match="one file of the site 'va' here, got 0"):
+    with pytest.raises(vt.VitrailError, match="one file for site 'va' here, got 0"):
         vitrail("contribution", "run", "--user", "va", "--data", "data")
     with pytest.raises(vt.VitrailError, match="cannot be computed") as caught:
         vitrail("contribution", "run", "--user", "hungarain", "--data", "nowhere.csv", "--method", "lo")

@@ -57,7 +57,7 @@ class Masked(Here):
         heard = super().ask(here, deadline)
         self.said += [(n, questions[n], said) for n, said in heard.answers.items()]
         return Responses(
-            heard.answers, heard.trouble | dict.fromkeys(questions.keys() - here.keys(), "it is not there")
+            heard.answers, heard.trouble | dict.fromkeys(questions.keys() - here.keys(), "it is not connected")
         )
 
     def through_doors(self) -> None:

@@ -100,7 +100,7 @@ class Houses:
         answers, trouble = {}, {}
         for name, question in questions.items():
             if name in self.away:
-                trouble[name] = "it is not there"
+                trouble[name] = "it is not connected"
                 continue
             asked = self.change(name, question) if self.change else question
             self.seen.append(asked.pack())

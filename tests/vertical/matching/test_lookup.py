@@ -99,7 +99,7 @@ def test_the_order_of_the_table_is_not_that_of_rows() -> None:
 
 def test_a_table_needs_an_answer_for_each_id() -> None:
     for ids, answers in ((IDS, ANSWERS[:-1]), ([], []), (IDS, [*ANSWERS[:-1], b"x"]), ([*IDS[:-1], IDS[0]], ANSWERS)):
-        with pytest.raises(vt.VitrailError, match="no table of answers"):
+        with pytest.raises(vt.VitrailError, match="the table of answers cannot be made"):
             LookupGuest("lab", ids, answers, "here", Spent(1))
 
 

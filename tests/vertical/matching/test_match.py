@@ -116,7 +116,7 @@ def test_several_guests_what_each_would_add() -> None:
     found = vt.match(study(["lab", "registry"]), given)
     assert found.common == 20
     assert found.with_some == {("lab",): 50, ("registry",): 120}
-    assert "You alone learn how many" in " ".join(consent(study(["lab", "registry"]), "hospital"))
+    assert "Only you learn how many" in " ".join(consent(study(["lab", "registry"]), "hospital"))
     assert "hospital could also count how many ids you share" in " ".join(consent(study(["lab", "registry"]), "lab"))
 
 
@@ -182,7 +182,7 @@ def test_spellings_to_try_are_those_that_would_help() -> None:
     with pytest.raises(vt.VitrailError) as caught:
         vt.match(study(match={"form": "folded", "at_least": 150}), given)
     told = str(caught.value)
-    assert "8 digits, some with zeros in front" in told
+    assert "8 digits, some with leading zeros" in told
     assert "1 to 3 digits" in told
     assert "Try form = 'number'" in told
     assert vt.match(study(match={"form": "number", "at_least": 150}), given).common == 200
@@ -194,15 +194,15 @@ def test_check_digits_that_one_party_leaves_out_are_guessed() -> None:
     with pytest.raises(vt.VitrailError) as caught:
         vt.match(study(), {"hospital": host_table(full), "lab": guest_table(bare)})
     hospital, lab, _ = map(str, caught.value.problems)
-    assert "12 digits, the last a check digit. Do the others" in hospital
-    assert "11 digits. Another party writes one digit more, a check digit: is it left out here?" in lab
+    assert "12 digits, the last a check digit. Check whether the other" in hospital
+    assert "11 digits. Another party writes one more digit, a check digit. Check whether it is missing here." in lab
 
 
 def test_one_list_over_twice_the_other_is_refused_with_both_counts_unless_allowed() -> None:
     given = tables(names(0, 20), names(0, 41))
     with pytest.raises(vt.VitrailError) as caught:
         vt.match(study(), given)
-    assert "lab has 41 ids and hospital 20, over 2 times" in str(caught.value)
+    assert "lab has 41 ids and hospital has 20, so one list is more than 2 times" in str(caught.value)
     assert vt.match(study(match={"ratio": 3}), given).common == 20
     assert vt.match(study(), tables(names(0, 20), names(0, 40))).common == 20
 
@@ -248,14 +248,14 @@ def test_attack_a_host_that_asks_for_one_place_or_twice_is_refused() -> None:
     lab.own()
     lab.lock(host.own())
     few = np.arange(9, dtype="<u4").tobytes()
-    with pytest.raises(vt.VitrailError, match="fewer than was agreed"):
+    with pytest.raises(vt.VitrailError, match="fewer places than agreed"):
         lab.open(Places("hospital", few))
     lab.open(Places("hospital", np.arange(10, dtype="<u4").tobytes()))
     with pytest.raises(vt.VitrailError, match="sent before"):
         lab.open(Places("hospital", np.arange(1, 11, dtype="<u4").tobytes()))
-    with pytest.raises(vt.VitrailError, match="here before"):
+    with pytest.raises(vt.VitrailError, match="received before"):
         lab.lock(host.own())
-    with pytest.raises(vt.VitrailError, match="nothing was counted"):
+    with pytest.raises(vt.VitrailError, match="the common ids were not counted"):
         host.found("lab")
 
 

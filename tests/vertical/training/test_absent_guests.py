@@ -19,7 +19,7 @@ from vitrail.vertical.wire import Wire
 def test_a_ration_of_training_is_kept_before_anything_crosses() -> None:
     seen: list[Any] = []
     d = talk("split", ration=2, epochs=3, wire=Wire(watch=lambda a, b, m: seen.append((a, b))))
-    with pytest.raises(VitrailError, match="may be asked 2 times in training"):
+    with pytest.raises(VitrailError, match="may be asked about 2 times in training"):
         d.train()
     assert d.step == 2 * len(d.terms.batches)
     assert int(d.guests[0].ration.asked.max()) == 2
@@ -40,11 +40,11 @@ def test_a_restart_does_not_refill_a_ration(tmp_path: Path) -> None:
     with pytest.raises(VitrailError, match="2 times"):
         again.train(torch.tensor([99, 3]))
     assert int(again.asked[99]) == 1, "a refusal spends nothing"
-    with pytest.raises(VitrailError, match="11 rows were asked for, and 10 of 30 are left"):
+    with pytest.raises(VitrailError, match="the request is for 11 rows, but only 10 of 30 are left"):
         again.answer(11)
     again.answer(10)
     assert RationAccount("lab", 100, 2, 30, path).left == {"training": 0, "after": 0}
-    with pytest.raises(VitrailError, match="about 100 rows in common, and now there are 90"):
+    with pytest.raises(VitrailError, match="for 100 common rows, but now there are 90"):
         RationAccount("lab", 90, 2, 30, path)
     path.write_text("{")
     with pytest.raises(VitrailError, match="cannot be read"):
@@ -57,7 +57,7 @@ def test_prediction_spends_and_is_refused_before_an_answer() -> None:
     d.guests[1].ration.after = 60
     d.predict(d.terms.test[:40])
     crossed = d.wire.ledger["insurer", "clinic", "Numbers"].rows
-    with pytest.raises(VitrailError, match="40 rows were asked for, and 20 of 60 are left"):
+    with pytest.raises(VitrailError, match="the request is for 40 rows, but only 20 of 60 are left"):
         d.predict(d.terms.test[:40])
     assert d.wire.ledger["insurer", "clinic", "Numbers"].rows == crossed
     with pytest.raises(VitrailError, match="not in common"):
@@ -83,7 +83,7 @@ def test_without_a_guest_its_median_answer_stands_and_that_is_said() -> None:
     spent = d.guests[0].ration.answered
     d.predict(rows, without=["lab"])
     assert d.guests[0].ration.answered == spent, "who is away is not asked"
-    with pytest.raises(VitrailError, match="it is no guest here"):
+    with pytest.raises(VitrailError, match="this study has no such guest"):
         d.predict(rows, without=["labb"])
 
 
@@ -109,14 +109,14 @@ def test_training_resumes_where_every_side_was(tmp_path: Path, bits: int, noise:
 def test_a_guest_that_says_the_same_of_everybody_is_named() -> None:
     d = talk("split", epochs=3)
     d.guests[1].columns = torch.ones_like(d.guests[1].columns)
-    with pytest.raises(VitrailError, match="guest insurer: it answers the same for every row"):
+    with pytest.raises(VitrailError, match="guest insurer: its answers are the same for every row"):
         d.train()
 
 
 def test_rows_that_do_not_fit_are_refused() -> None:
     d = talk()
     g = d.guests[0]
-    for columns, what in ((g.columns[:-1], "got"), (g.columns / 0, "not numbers")):
+    for columns, what in ((g.columns[:-1], "got"), (g.columns / 0, "not finite numbers")):
         with pytest.raises(VitrailError, match=what):
             type(g)(g.offer, g.terms, columns, g.rule, g.ration)
     with pytest.raises(VitrailError, match="not the guests of the agreement"):

@@ -133,10 +133,10 @@ def test_only_what_was_declared_crosses() -> None:
     wide = Levels(torch.zeros(5, 2, dtype=torch.uint8), torch.zeros(8, 2, dtype=torch.float64))
     with pytest.raises(VitrailError, match=r"tensor level: declared as"):
         d.wire.cross("lab", "clinic", wide)
-    with pytest.raises(VitrailError, match="no finite number"):
+    with pytest.raises(VitrailError, match="not a finite number"):
         talk().wire.cross("lab", "clinic", Numbers(torch.full((5, 1), torch.nan, dtype=torch.float64)))
     few = Levels(torch.zeros(5, 1, dtype=torch.uint8), torch.zeros(8, 1, dtype=torch.float64))
-    with pytest.raises(VitrailError, match="got one about 5"):
+    with pytest.raises(VitrailError, match="got 5"):
         d.host.hear(0, {"lab": few})
     with pytest.raises(VitrailError, match="levels below 8, got 9"):
         answer_scores(few._replace(level=few.level + 9))

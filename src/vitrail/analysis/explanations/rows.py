@@ -147,7 +147,7 @@ class Explanation:
         except ImportError:
             hint = "pip install shap"
             raise VitrailError(
-                "shap is not installed", [Problem("for_shap", "it needs the package shap.", hint)]
+                "shap is not installed", [Problem("for_shap", "the package shap is needed for this.", hint)]
             ) from None
         return shap.Explanation(self.values, self.base_values, self.data, feature_names=self.feature_names)
 
@@ -286,8 +286,8 @@ def _explain(
         base[at] = worth(np.zeros((1, k), dtype=bool))[0]
         most = max(most, shapley.asked)
     if not np.isfinite(values).all():
-        what = "the model answers with no number for some coalition."
-        hint = "A model that takes no missing values needs the median or background rows as reference."
+        what = "for some combination of features, the model does not answer with a finite number."
+        hint = "A model that accepts no missing values needs the median or background rows as its reference."
         raise VitrailError("the rows cannot be explained", [Problem("reference", what, hint)])
     return Explanation(values, base, data, list(names), half, means, tuple(united), most)
 
@@ -318,9 +318,14 @@ def _owners(
     """[column]: the feature that each column belongs to."""
     problems = []
     if not len(rows):
-        problems.append(Problem("rows", "there are none to explain."))
+        problems.append(Problem("rows", "expected at least one row to explain, got none."))
     if len(names) != len(groups):
-        problems.append(Problem("groups", f"{len(groups)} groups of columns for {len(names)} names."))
+        problems.append(
+            Problem(
+                "groups",
+                f"expected as many groups of columns as names, got {len(groups)} groups for {len(names)} names.",
+            )
+        )
     if sorted(c for g in groups for c in g) != list(range(rows.shape[1])):
         problems.append(Problem("groups", f"each of the {rows.shape[1]} columns must belong to one feature."))
     if back.shape[1] != rows.shape[1] or not len(back):

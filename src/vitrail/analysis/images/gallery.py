@@ -66,9 +66,10 @@ class Album(NamedTuple):
         out = []
         for which, table in self.counts.items():
             right, all_ = int(table.diagonal().sum()), int(table.sum())
-            description = {HELD: "that no training saw", TRAINED: "that it was trained on"}.get(which, "in this place")
+            description = {HELD: "that were not used in training", TRAINED: "that it was trained on"}.get(which, "here")
             out.append(
-                f"Of {all_} pictures {description}, the model gets {right} right ({100 * right / max(1, all_):.0f} %)."
+                f"Of {all_} pictures {description}, the model classifies {right} correctly "
+                f"({100 * right / max(1, all_):.0f} %)."
             )
         return out + (self.seen.sentences() if self.seen else [])
 
@@ -121,17 +122,21 @@ def _wrong(shots: list[Shot]) -> Iterable[Gallery]:
     held = [s for s in wrong if s.held_out is not False]
     trained = [s for s in wrong if s.held_out is False]
     yield _gallery(
-        "Wrong, the surest first",
-        "The model says another class than the label"
-        + ("; no training saw these pictures. " if any(s.held_out for s in held) else ". ")
-        + "What do they have in common: a device, a cut, a mark, an unusual patient? Or is the label wrong?",
+        "Wrong, the most certain first",
+        "The model predicts another class than the label"
+        + ("; these pictures were not used in training. " if any(s.held_out for s in held) else ". ")
+        + (
+            "Look for what they have in common: a device, a cut, a mark, an unusual patient. Or the label may be wrong."
+        ),
         held,
     )
     yield _gallery(
-        "Wrong although it was trained on them",
-        "The model learned from these pictures with these labels, and still says another class, the surest first. Such "
-        "a label may be wrong: have somebody who can read the pictures look at these first. An unusual picture, or too "
-        "little training, looks the same.",
+        "Wrong, although the model was trained on them",
+        (
+            "The model was trained on these pictures with these labels, but predicts another class; the most "
+            "certain come first. Such a label may be wrong: ask somebody who can read the pictures to look "
+            "at these first. An unusual picture or too little training has the same effect."
+        ),
         trained,
     )
 
@@ -139,7 +144,10 @@ def _wrong(shots: list[Shot]) -> Iterable[Gallery]:
 def _least_sure(shots: list[Shot]) -> Gallery:
     held = [s for s in shots if s.held_out is not False]  # of what it learned it is surer than of what is to come
     unsure = sorted(held, key=lambda s: -s.unsure)
-    words = "Pictures that a person should look at rather than the model, the least sure first, right or wrong."
+    words = (
+        "A person should decide about these pictures rather than the model. The least certain come "
+        "first, right or wrong."
+    )
     return _gallery("Least sure", words, unsure)
 
 
@@ -150,7 +158,7 @@ def _typical(shots: list[Shot], classes: Sequence[str]) -> Iterable[Gallery]:
     for name in (c for c in classes if c in most):
         middle = float(np.median([s.unsure for s in right[name]] or [0.0]))
         usual = sorted(right[name], key=lambda s: abs(s.unsure - middle))
-        words = "The model gets these right, about as sure as it usually is of this class."
+        words = "The model classifies these correctly, with the certainty that is usual for this class."
         yield _gallery(f"Typical: {name}", words, usual, TYPICAL)
 
 
@@ -162,7 +170,13 @@ def to_text(album: Album, most: int = 5) -> str:
     """For a terminal."""
     lines = [f"This stays at {album.site}.", ""]
     if not album.same:
-        lines += ["These pictures are not those that the run saw: which of them it was trained on is not known.", ""]
+        lines += [
+            (
+                "These are not the pictures that the run used, so it is not known on which of them the model was "
+                "trained."
+            ),
+            "",
+        ]
     lines += [*album.sentences(), ""]
     for gallery in album.galleries:
         lines.append(f"{gallery.title} ({gallery.of})")

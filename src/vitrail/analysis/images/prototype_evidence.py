@@ -111,13 +111,16 @@ class PrototypeEvidence(NamedTuple):
             for view in (v for v in views if v.hidden.decides):
                 y, x, bottom, right = view.hidden.strongest
                 where = place((y + bottom) / 2 / height, (x + right) / 2 / width)
-                text = f"One place decides on {name}, {where} of the picture"
+                text = f"One place decides on class {name}, {where} of the picture"
                 places.setdefault(text, []).append(view.model)
         return [
-            f"{text} ({' and '.join(of)}). Does what lies there belong to the class, or is it a mark, a text, a tube? "
-            "In our trials half of the classes without any mark had such a place, too."
+            (
+                f"{text} ({' and '.join(of)}). Check whether what lies there belongs to the class, or is a "
+                "mark, a text or a tube. In our trials, half of the classes without any "
+                "mark had such a place, too."
+            )
             for text, of in places.items()
-        ] or ["No single place decides on any class that was looked at."]
+        ] or ["For no class that was examined does a single place decide."]
 
 
 def place(down: float, across: float) -> str:

@@ -22,7 +22,7 @@ class ShortcutWording(NamedTuple):
 
     @property
     def text(self) -> str:
-        return f"{self.site}, class {self.label}: {self.what}. {self.sure}"
+        return f"Site {self.site}, class {self.label}: {self.what}. {self.sure}"
 
 
 def sentences(standing: ShortcutSignals, sites: Sequence[str], labels: Sequence[str]) -> list[ShortcutWording]:
@@ -35,15 +35,19 @@ def calm(standing: ShortcutSignals) -> str:
     if standing.found:
         return ""
     if too_few(standing):
-        return "Fewer than three sites told how their models do: of two that differ nobody can say which is odd."
+        return (
+            "Fewer than three sites reported how their models perform. If two differ, nobody can say which "
+            "of them is unusual."
+        )
     if not standing.cells:
         return (
-            "The sites reported too little to say whether a site's class stands out: the distance of the "
+            "The sites reported too little to say whether a class at a site stands out; the distance between "
             "prototypes alone cannot show it."
         )
     return (
-        f"No site's class stands out: nothing in {standing.cells} cells (a class at a site) is rarer than what "
-        f"{100 * standing.level:.0f} in 100 federations without any shortcut show. That is no proof that there is none."
+        f"No class at any site stands out: nothing in {standing.cells} cells (a class at a site) is rarer "
+        f"than what {100 * standing.level:.0f} in 100 federations without any shortcut show. This does not prove "
+        "that there is no shortcut."
     )
 
 
@@ -53,7 +57,7 @@ def to_text(standing: ShortcutSignals, sites: Sequence[str], labels: Sequence[st
     if not findings:
         return f"  {calm(standing)}"
     lines = [line for one in findings for line in (f"  - {one.text}", f"    To ask {one.site}: {one.ask}")]
-    return "\n".join([*lines, f"  A site sees for itself, and nothing leaves it: {LOOK}"])
+    return "\n".join([*lines, f"  Each site can look at its own pictures, and nothing leaves it: {LOOK}"])
 
 
 def labels_of(levels: Sequence[str], standing: ShortcutSignals) -> list[str]:
@@ -77,17 +81,23 @@ def _wording_of(standing: ShortcutSignals, finding: ShortcutFinding, site: str, 
     for signal in finding.by:
         if signal == "travel":
             home, away, expected = (percent(t[at]) for t in (standing.home, standing.away, usual[signal]))
-            part = f"its model gets {home} of these pictures right at home and {away} at the other sites (usual at "
-            parts.append(f"{part}home, for a model that does so elsewhere: {expected})")
+            part = (
+                f"its model classifies {home} of these pictures correctly at its own site and {away} at the "
+                "other sites (usual at its own "
+            )
+            parts.append(f"{part}site, for a model with such results elsewhere: {expected})")
         elif signal == "piece":
             more, expected = times(standing.piece[at]), times(usual[signal][at])
             part = (
-                f"a piece of its own pictures, put into others, makes the class {more} likelier to its own model than "
+                "a piece of its own pictures, put into other pictures, raises the odds of the class "
+                f"{more} more for its own model than "
             )
-            parts.append(f"{part}to the other sites' models (usual: {expected})")
+            parts.append(f"{part}for the other sites' models (usual: {expected})")
         else:
-            parts.append(f"it was learned at once (loss {standing.easy[at]:.2g}, usual: {usual[signal][at]:.2g})")
+            parts.append(
+                f"it was learned unusually fast (loss {standing.easy[at]:.2g}, usual: {usual[signal][at]:.2g})"
+            )
     chance = "below 0.001" if finding.chance < 0.001 else f"{finding.chance:.3f}"
-    sure = f"Chance that a federation without any shortcut shows as much, anywhere: {chance}."
-    ask = f"look at your pictures of class {label}: is there a mark, a tube, a text or a device that your other "
-    return ShortcutWording(site, label, "; ".join(parts), sure, f"{ask}classes lack?")
+    sure = f"Probability that a federation without any shortcut shows as much at any site: {chance}."
+    ask = f"look at your pictures of class {label} for a mark, a tube, a text or a device that your other "
+    return ShortcutWording(site, label, "; ".join(parts), sure, f"{ask}classes lack.")

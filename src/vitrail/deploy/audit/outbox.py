@@ -138,15 +138,15 @@ class Outbox:
 
         entries = {e.number: e for e in self.entries() if e.number is not None}
         if number not in entries:
-            there = f"numbers 1 to {max(entries)} left" if entries else "nothing has left yet"
-            raise VitrailError("nothing to show", [Problem(f"message {number}", f"there is none: {there}.")])
+            there = f"messages 1 to {max(entries)} were sent" if entries else "no message has been sent yet"
+            raise VitrailError("nothing to show", [Problem(f"message {number}", f"there is no such message: {there}.")])
         try:
             data = self.place(number).read_bytes()
         except FileNotFoundError:
-            what = f"only its hash is kept, {entries[number].sha256}."
+            what = f"only its hash was stored, {entries[number].sha256}."
             raise VitrailError("nothing to show", [Problem(f"message {number}", what)]) from None
         if digest_of(data) != entries[number].sha256:
-            what = "the file is not what left: its hash is another."
+            what = "this file is not what was sent: its hash differs from the one in the log."
             hint = "Somebody changed it, or the disk is damaged."
             raise VitrailError("nothing to show", [Problem(str(self.place(number)), what, hint)])
         return unpack(data)
@@ -168,9 +168,11 @@ class Outbox:
                     self._introduce()
                 yield
         except (OSError, WriteFailed) as error:
-            hint = "Make room and see to its permissions; the site goes on by itself."
+            hint = "Free disk space and check the permissions of the folder; the site then continues by itself."
             what = error.problems[0].what if isinstance(error, WriteFailed) else f"{error.strerror}."
-            raise VitrailError("nothing leaves this house", [Problem(str(self.folder), what, hint)]) from None
+            raise VitrailError(
+                "the site sends nothing until its outbox can be written", [Problem(str(self.folder), what, hint)]
+            ) from None
 
     def _learn(self) -> None:
         """The last number. A last line that a crash cut off goes: its message did not leave."""
@@ -232,7 +234,7 @@ def numbers(message: Message, place: Path) -> str:
         out += ["", f"{printable(name)}  ({caption})", shown]
     if cut:
         load = "python -c \"from safetensors.numpy import load_file; print(load_file('FILE')['NAME'].tolist())\""
-        out += ["", f"... stands for numbers left out. All of one tensor: {load}"]
+        out += ["", f"... marks numbers that are not shown. To print a whole tensor: {load}"]
     return "\n".join([*out, "", f"FILE: {place}"] if message.tensors else out)
 
 
@@ -254,8 +256,11 @@ def _read(text: bytes, path: Path) -> list[OutboxEntry]:
             named = {n: (tuple(shape), kind) for n, (shape, kind) in fields.pop("tensors", {}).items()}
             out.append(OutboxEntry(**fields, tensors=named))
         except (ValueError, TypeError, AttributeError):
-            what, hint = "it is no line of ours.", "Move the folder outbox elsewhere and keep it; a new one is begun."
-            raise VitrailError("the log of what left is damaged", [Problem(f"{path}:{at}", what, hint)]) from None
+            what, hint = (
+                "Vitrail did not write this line.",
+                "Move the folder outbox elsewhere and keep it. Vitrail then starts a new one.",
+            )
+            raise VitrailError("the log of sent messages is damaged", [Problem(f"{path}:{at}", what, hint)]) from None
     return out
 
 

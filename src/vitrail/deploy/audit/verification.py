@@ -56,11 +56,11 @@ def verify_run(path: Path, authority: x509.Certificate | None = None) -> Verific
         wrong += problems
         notes += remarks
     elif (path / DEPLOYED).exists() and closed:
-        wrong.append(Problem(SIGNATURE, "it is missing, and runs between machines are signed."))
+        wrong.append(Problem(SIGNATURE, "the signature is missing, although runs between machines are signed."))
     elif closed:
         notes.append(
-            "It is not signed: it was run on one machine. Who can write in the folder can also write every hash anew; "
-            "that shows by the last hash alone, where somebody noted it."
+            "The run is not signed, because it ran on one machine. Anyone who can write to the folder can "
+            "also rewrite every hash. Only a note of the last hash, made earlier, would reveal that."
         )
     return Verification(wrong, notes, state.links, state.files)
 
@@ -74,28 +74,32 @@ def _signature(path: Path, links: list[Link], authority: x509.Certificate | None
         line, mark = int(statement["line"]), str(statement["mark"])
         good = signs_run(certificate, statement)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, VitrailError):
-        return [Problem(SIGNATURE, "it is damaged, or no signature of ours.")], []
+        return [Problem(SIGNATURE, "the signature is damaged, or not one of Vitrail's.")], []
     wrong = []
     if not good:
-        wrong.append(Problem(SIGNATURE, "it does not fit what it says that it signed."))
+        wrong.append(Problem(SIGNATURE, "the signature does not match the statement that it claims to sign."))
     if not is_issued(certificate, issuer) or certificate.subject != x509_name(COORDINATOR, COORDINATOR):
-        wrong.append(Problem(SIGNATURE, "its certificate is not the coordinator's."))
+        wrong.append(Problem(SIGNATURE, "the certificate is not that of the coordinator."))
     if authority is not None and fingerprint_key(authority.public_key()) != fingerprint_key(issuer.public_key()):
-        wrong.append(Problem(SIGNATURE, "it is from the coordinator of another study: another authority."))
+        wrong.append(
+            Problem(SIGNATURE, "the signature is from the coordinator of another study, which has another authority.")
+        )
     if not any(link.number == line and link.digest == mark for link in links):
-        what = f"the log's line {line} is not the one that was signed: it was changed, or the log was cut off."
+        what = f"line {line} of the log is not the one that was signed: the line was changed, or the log was cut off."
         wrong.append(Problem(SIGNATURE, what))
         return wrong, []
     then, today = digests_in(links[:line]), digests_in(links)
     late = [name for name in today if then.get(name) != today[name] and any(FILES in x.entry for x in links[line:])]
-    wrong += [Problem(name, "it was written after the signature.") for name in late]
+    wrong += [Problem(name, "the file was written after the run was signed.") for name in late]
     if wrong:
         return wrong, []
     who = f"Signed by the study's coordinator on {str(statement.get('time'))[:19]}"
     if authority is None:
         mark = fingerprint_key(issuer.public_key())
-        return [], [f"{who}, if its authority has the fingerprint {mark}: compare it by phone, or give --authority."]
-    return [], [f"{who}, whose authority is the one known here."]
+        return [], [
+            f"{who}, provided that the authority's fingerprint is {mark}: compare it by phone, or give --authority."
+        ]
+    return [], [f"{who}, whose certificate is from this study's authority."]
 
 
 def verify_outbox(folder: Path, authority: x509.Certificate | None = None) -> Verification:
@@ -103,7 +107,7 @@ def verify_outbox(folder: Path, authority: x509.Certificate | None = None) -> Ve
     try:
         text = (folder / OUTBOX_LOG).read_bytes()
     except OSError:
-        what = "nothing has left yet, or its log was taken away."
+        what = "no message has been sent yet, or the log was removed."
         raise VitrailError("there is nothing to verify", [Problem(str(folder / OUTBOX_LOG), what)]) from None
     links, broken = read_chain(text)
     wrong = [Problem(f"{OUTBOX_LOG}, line {n}", f"{what}.") for n, what in broken.items()]
@@ -114,26 +118,26 @@ def verify_outbox(folder: Path, authority: x509.Certificate | None = None) -> Ve
     last, well = max(left, default=0), 0
     if lost := sorted(set(range(1, last + 1)) - left.keys()):
         many = f"message {lost[0]}" if len(lost) == 1 else f"messages {lost[0]} to {lost[-1]}"
-        wrong.append(Problem(OUTBOX_LOG, f"lines are missing: of {many}."))
+        wrong.append(Problem(OUTBOX_LOG, f"the lines for {many} are missing."))
     oldest = left[last].entry.get("oldest") or 1 if left else 1
     for number, link in sorted(left.items()):
         file = folder / f"{number:06d}.safetensors"
         if file.is_file() and digest_of_file(file) != link.entry.get("sha256"):
-            wrong.append(Problem(file.name, "it is not what left: it was changed."))
+            wrong.append(Problem(file.name, "this file is not what was sent: it was changed."))
         elif not file.is_file() and number >= oldest:
-            wrong.append(Problem(file.name, "it is missing."))
+            wrong.append(Problem(file.name, "the file is missing."))
         well += file.is_file()
     if oldest > 1:
-        notes.append(f"Of messages 1 to {oldest - 1} the hash alone was kept (join --keep).")
+        notes.append(f"For messages 1 to {oldest - 1} only the hash was stored (join --keep).")
     expected = {OUTBOX_LOG, CERTIFICATE, *(f"{n:06d}.safetensors" for n in left)}
     for file in sorted(f for f in folder.iterdir() if f.name not in expected):
         if file.name.removesuffix(PART) == f"{last + 1:06d}.safetensors":
-            notes.append(f"{file.name} was being written when the site was stopped: it did not leave.")
+            notes.append(f"{file.name} is incomplete because the site was stopped; it was not sent.")
         else:
-            wrong.append(Problem(file.name, "it was added: no line of the log is about it."))
+            wrong.append(Problem(file.name, "this file was added: the log has no line for it."))
     if len(text) > text.rfind(b"\n") + 1:
-        notes.append("The last line was being written when the site was stopped: its message did not leave.")
-    notes.append("Whether lines were cut off at the end shows by the last hash alone, where somebody noted it.")
+        notes.append("The last line is incomplete because the site was stopped; its message was not sent.")
+    notes.append("If somebody noted the last hash, compare it: only it shows whether lines were removed at the end.")
     return Verification(wrong, notes, links, well)
 
 
@@ -152,9 +156,9 @@ def _signed_lines(
     if not (folder / CERTIFICATE).exists():
         if not any(SIGNED in x.entry for x in out):
             return [
-                Problem(OUTBOX_LOG, "no line is signed: an earlier release wrote it, or somebody made it anew.")
+                Problem(OUTBOX_LOG, "no line is signed: an earlier release wrote this log, or somebody rewrote it.")
             ], []
-        return [Problem(CERTIFICATE, "it is missing: signatures cannot be checked.")], []
+        return [Problem(CERTIFICATE, "the certificate is missing, so signatures cannot be checked.")], []
     certificate = read_certificate((folder / CERTIFICATE).read_text(encoding="utf-8"), folder / CERTIFICATE)
     name = certificate.subject.rfc4514_string()
     who = re.sub(r"[^ -~]", "?", name)
@@ -166,14 +170,18 @@ def _signed_lines(
     wrong = []
     if bad:
         lines = several(len(bad), "line")
-        what = f"{lines} of messages that left, the first is line {bad[0]}, do not have the site's signature."
+        what = f"{lines} about sent messages lack the site's signature, the first of them line {bad[0]}."
         wrong.append(Problem(OUTBOX_LOG, what))
     if authority is not None and not is_issued(certificate, authority):
-        wrong.append(Problem(CERTIFICATE, "it was not issued by this study's authority."))
+        wrong.append(Problem(CERTIFICATE, "this study's authority did not issue this certificate."))
     if wrong:
         return wrong, []
     mark = fingerprint_key(certificate.public_key())
-    sure = "whose certificate this study's authority issued" if authority is not None else "compare it by phone"
+    sure = (
+        "whose certificate was issued by this study's authority"
+        if authority is not None
+        else "compare the key by phone"
+    )
     return [], [f"Signed by {who}, key {mark}: {sure}."]
 
 
@@ -184,6 +192,8 @@ def _authority(file: Path) -> x509.Certificate:
         if not isinstance(pem, str):
             raise ValueError
     except (OSError, ValueError, KeyError, RecursionError) as error:
-        what = f"expected a certificate or an invitation, but {getattr(error, 'strerror', None) or 'it is neither'}."
+        what = (
+            f"cannot read it as a certificate or an invitation: {getattr(error, 'strerror', None) or 'it is neither'}."
+        )
         raise VitrailError("the authority cannot be read", [Problem(str(file), what)]) from None
     return read_authority(pem, file)

@@ -100,10 +100,13 @@ class AcceptanceForecast:
         """Before a round; raises where too many before it were not used."""
         for rounds in [v for v in self.unused.values() if len(v) >= MOST_UNUSED]:
             what = (
-                f"{several(len(rounds), 'round')} in a row, {rounds[0]} to {rounds[-1]}, were not used, and the model "
-                f"stays as it was after round {rounds[0] - 1}. Expected: a sum of reports that can be opened and keeps "
-                "the model within the sites' bounds; events.jsonl says of each round what came. One of the sites that "
-                f"took part ({', '.join(sorted(self.sites))}) may send wrong reports every time, or the learning rate "
+                f"{several(len(rounds), 'round')} in a row, {rounds[0]} to {rounds[-1]}, were not used, and "
+                f"the model is still that of round {rounds[0] - 1}. Expected "
+                "a sum of reports that can be opened and that "
+                "keeps the model within the sites' bounds; "
+                "events.jsonl has the reason for each round. One "
+                f"of the sites that took part ({', '.join(sorted(self.sites))}) may send "
+                "wrong reports every time, or the learning rate "
                 "is too large for this study."
             )
             raise StudyStopped("rounds", what, self._advice())
@@ -112,11 +115,13 @@ class AcceptanceForecast:
         protect = self.agreed.study.protect
         least = protect.least if protect.sum != "plain" else 1
         find = (
-            "To find the site, ask one site after the other to stop its vitrail join, and start vitrail serve again "
-            "each time: it goes on with the next round, and nothing is lost. When rounds are used again, the site that "
-            "is away is the one: shut it out with vitrail remove SITE --study STUDY. "
-            f"At least {several(least, 'other site')} must be there. Where scores fell before that, wrong reports were "
-            "used: then begin a new run, vitrail serve STUDY --new, and every site joins with --another-run. "
+            "To find the site, ask the sites one after the other to stop vitrail "
+            "join, and start vitrail serve again each time; it continues with the "
+            "next round, and nothing is lost. Once rounds are used again, the absent "
+            "site is the cause: remove it with vitrail remove SITE --study STUDY. At "
+            f"least {several(least, 'other site')} must be present. If scores fell before that, wrong reports "
+            "were used: start a new run with vitrail serve STUDY --new, and every "
+            "site joins with --another-run. "
         )
         outvote = (
             'To outvote it, change [protect] in the study: robust = "median" with sum = "plain" (4 sites or more; the '
@@ -124,8 +129,9 @@ class AcceptanceForecast:
             'sum = "two servers". '
         )
         other = (
-            "Where it is the learning rate, make training.lr smaller. Either is another study: vitrail invite it anew; "
-            "every site accepts it anew and joins with --another-run."
+            "If the learning rate is the cause, make training.lr smaller. Each of these changes makes a "
+            "different study: run vitrail invite again; every site accepts it again and joins with "
+            "--another-run."
         )
         outvotes = protect.sum not in ("plain", "masked") or protect.robust != "no"
         return find + ("" if outvotes else outvote) + other

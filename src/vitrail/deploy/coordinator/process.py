@@ -47,8 +47,10 @@ def serve(
     second = who.study.protect.second
     roster, missing = (who.roster, []) if who.roster else who.participants
     if missing:
-        what = f"{are_missing(missing, 'not approved yet')}; what everybody accepts names all who were invited."
-        hint = "Approve their requests, or remove who does not take part: vitrail remove NAME."
+        what = (
+            f"{are_missing(missing, 'not approved yet')}; the agreement that everybody accepts names all invited sites."
+        )
+        hint = "Approve their requests, or remove the sites that do not take part: vitrail remove NAME."
         raise VitrailError("the study cannot start", [Problem("participants", what, hint)])
     names = sorted(n for n in roster if n != second and not who.sites[n]["removed"])
     agreement = Agreement.of(who.study, who.seed, roster)
@@ -56,9 +58,12 @@ def serve(
     need = max(fewest, len(names) // 2 + 1 if quorum is None else quorum)
     if not 1 <= need <= len(names):
         gone = sorted(set(roster) - {*names, second})
-        what = f"{len(names)} of {agreement.sites} sites can take part, and {need} are needed in each round."
+        what = f"only {len(names)} of {agreement.sites} sites can take part, but {need} are needed in each round."
         what += f" {several_names(gone)} {'was' if len(gone) == 1 else 'were'} removed." if gone else ""
-        hint = "Begin the study anew with those who stay, in a folder of its own: they agree to a new list."
+        hint = (
+            "Start the study again with the remaining sites, in a new folder; they then agree to a new list "
+            "of participants."
+        )
         raise VitrailError("the study cannot start", [Problem("sites", what, hint)])
     run, place, resume = _current(who.folder, agreement.hash, names, new)
     workspace.build_coordinator(who.folder)

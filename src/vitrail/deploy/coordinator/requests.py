@@ -169,7 +169,7 @@ class SiteRequests:
             may = asked.kind in ("round", "screen", "mask", "second") or "sum" in asked.words
             return None if may else "it refused"
         if answer.kind != asked.kind:
-            return f"it answered {answer.kind[:20]!r} to {asked.kind!r}"
+            return f"it answered with a message {answer.kind[:20]!r} to a message {asked.kind!r}"
         try:
             check_form(answer, self.agreed.answer(answer.kind, asked.words), f"from {name}")
         except VitrailError as error:
@@ -179,15 +179,16 @@ class SiteRequests:
     def _give_up(self, need: int) -> None:
         lost = {n: f"failed {MOST_FAILED} times in a row" for n in self.names if self.failed.get(n, 0) >= MOST_FAILED}
         lost |= {n: "was removed" for n in self.names if self._is_removed(n)}
-        hint = "See what they say in events.jsonl, have it repaired there, and start again: nothing is lost."
+        hint = "Read their errors in events.jsonl, have them repaired at the sites, and start again. Nothing is lost."
         if stopped := [n for n in lost if isinstance(self.trouble.get(n), SiteStopped)]:
             hint = (
-                f"{' and '.join(stopped)} stopped this run for good: what came was outside the bounds on weights, and "
-                "starting again changes nothing. Begin a new run: vitrail serve STUDY --new. Every site stops vitrail "
-                "join and starts it again with --another-run. Where a site may have sent wrong reports, see "
-                "events.jsonl for rounds that were not used."
+                f"{' and '.join(stopped)} stopped this run for good, because the weights that came were "
+                "outside the bounds; restarting does not change that. Start a new run: "
+                "vitrail serve STUDY --new. Every site stops vitrail join and starts it "
+                "again with --another-run. If a site may have sent wrong reports, look "
+                "for unused rounds in events.jsonl."
             )
-        what = f"{several(need, 'site')} must answer, and too few are left: {', '.join(map(' '.join, lost.items()))}."
+        what = f"{several(need, 'site')} must answer, but too few are left: {', '.join(map(' '.join, lost.items()))}."
         raise StudyStopped("sites", what, hint)
 
 

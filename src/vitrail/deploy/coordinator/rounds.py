@@ -138,7 +138,9 @@ class RemoteRounds(Rounds):
         self.omitted[name] = self.omitted.get(name, 0) + 1
         self.call.way.log("report not used", stage=where[0], round=where[1] + 1, site=name)
         if self.omitted[name] == MOST_OMITTED:
-            self.aggregator.excluded[name] = why = f"{MOST_OMITTED} of its reports led outside what the sites accept"
+            self.aggregator.excluded[name] = why = (
+                f"{MOST_OMITTED} of its reports would have moved the model outside the sites' bounds"
+            )
             self.call.way.log("set aside", site=name, why=why)
 
     def _ask_masked(
@@ -163,10 +165,13 @@ class RemoteRounds(Rounds):
         sums = unflatten(shape, {k: torch.stack([total[k] for total in totals]) for k in up})
         good, size = is_valid_report(ex, sums, map_tensors(lambda t: t[:1], down))
         together = self.contracts[s][place].read == "groups"
-        why = f"the sum of the reports is {float(size.max()):.3g} long"
+        why = f"the sum of the reports has length {float(size.max()):.3g}, which is not plausible"
         for fine, length, part in zip(good.tolist(), size.tolist(), opened, strict=True):
             if not fine and together:  # nobody can say whose report made it so long
-                event = {"event": "sum not used", "why": f"what reports add up to is {length:.3g} long"}
+                event = {
+                    "event": "sum not used",
+                    "why": f"the sum of these reports has length {length:.3g}, which is not plausible",
+                }
                 self.aggregator.pending_events.append(event | {"sites": part.reporters})
         if not together and ex.trains and bool(good.any()) and (why := self.outlook.jumps(where, float(size[0]))):
             good = torch.zeros_like(good)
@@ -297,7 +302,7 @@ class RemoteRounds(Rounds):
             self.lists.take(name, answer.words, answer.tensors)
             if (numbers := answer.tensors.get(FOOTPRINT)) is not None:
                 if (footprint := read_footprint(numbers.tolist())) is None:
-                    self.call.way.log("trouble", site=name, what="what it says that it used cannot be true")
+                    self.call.way.log("trouble", site=name, what="the resource use that it reports is not possible")
                 else:
                     self.used[name] = footprint
         return answers

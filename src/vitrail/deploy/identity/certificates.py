@@ -151,7 +151,7 @@ def read_key(path: Path) -> rsa.RSAPrivateKey:
     try:
         key = load_pem_private_key(read_regular(path, LONGEST_TEXT), password=None)
     except (OSError, ValueError, TypeError) as error:
-        what = f"expected a private key, but {getattr(error, 'strerror', None) or 'it is not one'}."
+        what = f"cannot read a private key from it: {getattr(error, 'strerror', None) or 'it holds none'}."
         hint = "Restore it from a backup; a site makes a new kit."
         raise VitrailError("a key cannot be read", [Problem(str(path), what, hint)]) from None
     if not isinstance(key, rsa.RSAPrivateKey):
@@ -176,7 +176,10 @@ def read_authority(pem: str, where: Path) -> x509.Certificate:
     except (x509.ExtensionNotFound, ValueError):
         signs = False
     if not signs or not isinstance(authority.public_key(), rsa.RSAPublicKey) or not is_issued(authority, authority):
-        what, hint = "its authority is not one.", "Ask the coordinator to send it again."
+        what, hint = (
+            "the certificate in it does not belong to a certificate authority.",
+            "Ask the coordinator to send it again.",
+        )
         raise VitrailError("a certificate cannot be read", [Problem(str(where), what, hint)])
     return authority
 

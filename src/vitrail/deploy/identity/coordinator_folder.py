@@ -26,12 +26,17 @@ def find_coordinator(study_file: Path) -> Path:
     study_file = Path(study_file)
     folder = study_file if (study_file / "coordinator.json").exists() else folder_of(study_file)
     if not (folder / "coordinator.json").exists():
-        what, hint = "there is no coordinator's folder here.", f"Make it: vitrail invite {study_file} --site ... ."
-        raise VitrailError("nobody was invited to this study yet", [Problem(str(folder), what, hint)])
+        what, hint = (
+            "this folder has no coordinator's folder for the study.",
+            f"Create it with: vitrail invite {study_file} --site ... .",
+        )
+        raise VitrailError("no site has been invited to this study yet", [Problem(str(folder), what, hint)])
     if study_file.is_file() and Study.load(study_file) != Study.load(folder / "study.toml", kept=True):
         what = "the file has changed since the sites were invited."
         hint = "Run `vitrail invite` again and send the new invitations, or undo the change."
-        raise VitrailError("this is not what the sites were invited to", [Problem(str(study_file), what, hint)])
+        raise VitrailError(
+            "this is not the study that the sites were invited to", [Problem(str(study_file), what, hint)]
+        )
     return folder
 
 
@@ -40,5 +45,5 @@ def only_coordinator(place: Path) -> Path:
     folders = sorted(path.parent for path in Path(place).glob("*.coordinator/coordinator.json"))
     if len(folders) == 1:
         return folders[0]
-    what = f"expected one coordinator's folder here, found {len(folders)}."
+    what = f"expected one coordinator's folder here, got {len(folders)}."
     raise VitrailError("which study?", [Problem(str(place), what, "Name the study file with --study.")])

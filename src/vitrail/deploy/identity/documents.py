@@ -87,15 +87,15 @@ def read_paper(path: Path, keys: Mapping[str, type], kind: str, hint: str) -> di
     except OSError as error:
         problem = f"{error.strerror}".lower()
     except (ValueError, RecursionError):
-        problem = "it is not one of Vitrail's files"
+        problem = "it is not a Vitrail file of the expected kind"
     if not problem and (not isinstance(paper, dict) or "format" not in paper):
-        problem = "it is not one of Vitrail's files"
+        problem = "it is not a Vitrail file of the expected kind"
     elif not problem and paper["format"] != PAPER_FORMAT:
-        problem = f"it has format {paper['format']!r}, this Vitrail reads format {PAPER_FORMAT}"
-        hint = "Use the same version of Vitrail at both ends."
+        problem = f"it has format {paper['format']!r}, but this version of Vitrail reads format {PAPER_FORMAT}"
+        hint = "Use the same version of Vitrail on both machines."
     elif not problem:
         wrong = [k for k, kind_ in keys.items() if type(paper.get(k)) is not kind_]
-        problem = f"it lacks {', '.join(wrong)}, or holds something else there" if wrong else ""
+        problem = f"fields are missing or of the wrong type: {', '.join(wrong)}" if wrong else ""
     if problem:
         raise VitrailError(f"cannot read {kind}", [Problem(str(path), f"expected {kind}, but {problem}.", hint)])
     return dict(paper)
@@ -105,13 +105,18 @@ def study_of(invitation: Mapping[str, Any], where: Path) -> Study:
     names = invitation["sites"]
     if len(names) > MOST_SITES or not 0 <= invitation["seed"] < 2**63 or list(name_problems([invitation["site"]], {})):
         what = f"expected at most {MOST_SITES} sites, a seed below 2^63 and a short name of this site."
-        raise VitrailError("cannot read an invitation", [Problem(str(where), what, "Ask the coordinator for another.")])
+        raise VitrailError(
+            "cannot read an invitation", [Problem(str(where), what, "Ask the coordinator for another invitation.")]
+        )
     if (
         not all(isinstance(n, str) for n in names)
         or invitation["site"] not in names
         or identity_of(invitation["site"]) != invitation["identity"]
     ):
-        what, hint = "the site that it names is not among its sites.", "Ask the coordinator to send it again."
+        what, hint = (
+            "it is addressed to a site that is not in its list of sites.",
+            "Ask the coordinator to send it again.",
+        )
         raise VitrailError("cannot read an invitation", [Problem(str(where), what, hint)])
     if problems := list(address_problems(invitation["address"], str(where))):
         raise VitrailError("cannot read an invitation", problems)
@@ -120,7 +125,7 @@ def study_of(invitation: Mapping[str, Any], where: Path) -> Study:
             raise ValueError(why)
         content = tomllib.loads(invitation["study"])
         if foreign := _foreign_method(content, invitation, where):
-            raise VitrailError("the study's method is not here", [foreign])
+            raise VitrailError("the study's method is not installed here", [foreign])
         return Study.parse(content, f"the study in {where}")
     except (ValueError, RecursionError) as error:
         what, hint = f"its study cannot be read as TOML: {error}.", "Ask the coordinator to send it again."
@@ -135,16 +140,16 @@ def _foreign_method(content: Mapping[str, Any], invitation: Mapping[str, Any], w
     ours = " ".join(here) if here else ""
     if not isinstance(theirs, str) or theirs == ours:
         return None
-    what = f"the method {name!r} comes from the package {theirs}, and here is {ours or 'none that brings it'}."
-    return Problem(str(where), what, "Install that version here, if your house trusts it, and try again.")
+    what = f"the method {name!r} needs the package {theirs}, but this machine has {ours or 'none that provides it'}."
+    return Problem(str(where), what, "Install that version here if your institution trusts it, and try again.")
 
 
 def check_agreement(invitation: Mapping[str, Any], where: Path) -> None:
     """What an invitation says is worked out here, not believed."""
     agreed = agreed_hash(study_of(invitation, where), invitation["seed"], len(invitation["sites"]))
     if agreed != invitation["agreement"]:
-        what = f"from its study follows the agreement {agreed}, but it says {invitation['agreement']}."
-        hint = "Use the same version of Vitrail at both ends, or ask for the invitation again."
+        what = f"its study leads to the agreement {agreed}, but the invitation names {invitation['agreement']}."
+        hint = "Use the same version of Vitrail on both machines, or ask for a new invitation."
         raise VitrailError("the invitation contradicts itself", [Problem(str(where), what, hint)])
 
 
@@ -156,22 +161,22 @@ def name_problems(sites: Iterable[str], enrolled: Mapping[str, Mapping[str, Any]
             continue
         if name in enrolled and enrolled[name]["removed"]:
             what = f"{name!r} was removed from the study for good."
-            yield Problem("--site", what, "To let it in again, invite it under another name.")
+            yield Problem("--site", what, "To readmit the site, invite it under another name.")
         if (other := folded.get(name.casefold())) is not None and (other != name or name not in enrolled):
-            yield Problem("--site", f"{name!r} and {other!r} look alike.", "Give each site a name of its own.")
+            yield Problem("--site", f"{name!r} and {other!r} look alike.", "Give them names that differ visibly.")
         if any(entry["identity"] == identity_of(name) and n != name for n, entry in enrolled.items()):
-            yield Problem("--site", f"{name!r} has the short name of another site.", "Change the name a little.")
+            yield Problem("--site", f"{name!r} has the same short name as another site.", "Change the name slightly.")
         folded.setdefault(name.casefold(), name)
 
 
 def address_problems(address: str, where: str = "--address") -> Iterable[Problem]:
     host, _, port = address.rpartition(":")
-    hint = "Write HOST:PORT as the sites can reach it, for example study.hospital.org:8002."
+    hint = "Write HOST:PORT, an address that the sites can reach, for example study.hospital.org:8002."
     if not host or not port.isascii() or not port.isdigit() or len(port) > 5 or not 0 < int(port) < 2**16:
         yield Problem(where, f"{address[:60]!r} has no host or no port from 1 to 65535.", hint)
     elif ":" in host:
-        yield Problem(where, f"{address[:60]!r}: FLARE takes no such address, nor IPv6 numbers.", hint)
+        yield Problem(where, f"{address[:60]!r}: FLARE accepts neither such an address nor an IPv6 address.", hint)
     elif host == "0.0.0.0" or not re.fullmatch(
         r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*", host
     ):
-        yield Problem(where, f"{host[:60]!r} is not a machine that a site could call.", hint)
+        yield Problem(where, f"sites cannot connect to {host[:60]!r}.", hint)

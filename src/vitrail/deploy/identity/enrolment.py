@@ -149,11 +149,11 @@ def invite(study_file: Path, sites: Sequence[str], address: str, seed: int | Non
         sites = [*sites, second]  # it is enrolled like a site
     problems = list(name_problems(sites, enrolled))
     if old and old.study.name != study.name:
-        what = f"it belongs to the study {old.study.name!r}, the file is of {study.name!r}."
-        problems.append(Problem(str(folder), what, "Give the study file another name, or the study its old one."))
+        what = f"this folder belongs to the study {old.study.name!r}, but the study file describes {study.name!r}."
+        problems.append(Problem(str(folder), what, "Rename the study file, or give the study its former name."))
     if study.parties and {*enrolled, *(given.strip() for given in sites)} != study.parties.keys():
-        what = f"the study's parties are {', '.join(study.parties)}."
-        problems.append(Problem("--site", what, "Leave --site out, or name each of them."))
+        what = f"expected exactly the study's parties, {', '.join(study.parties)}."
+        problems.append(Problem("--site", what, "Omit --site, or name each party."))
     if not sites and not enrolled:
         problems.append(Problem("--site", "no site is named.", "Name each with --site NAME."))
     if seed is not None and not 0 <= seed < 2**63:
@@ -206,26 +206,29 @@ def read_request(folder: Path, request: Path) -> PendingRequest:
     site, book = paper["site"], who.sites.get(paper["site"])
     where, title = str(request), "the request was not approved"
     if paper["authority"] != who.authority_fingerprint or paper["study"] != who.study.name:
-        what = f"it answers an invitation to another study ({paper['study']!r}), not from this coordinator folder."
-        raise VitrailError(title, [Problem(where, what, "Approve it where that invitation was made.")])
+        what = (
+            f"it answers an invitation to another study ({paper['study']!r}), which was not made in this "
+            "coordinator's folder."
+        )
+        raise VitrailError(title, [Problem(where, what, "Approve it in the folder where that invitation was made.")])
     if book is None or paper["identity"] != book["identity"]:
         what, hint = f"the site {site!r} was not invited.", nearest(site, who.sites) + " Or: vitrail invite --site."
         raise VitrailError(title, [Problem(where, what, hint)])
     if book["removed"]:
         what = f"the site {site!r} was removed from the study for good."
-        raise VitrailError(title, [Problem(where, what, "To let it in again, invite it under another name.")])
+        raise VitrailError(title, [Problem(where, what, "To readmit the site, invite it under another name.")])
     if (key := requested_key(paper["csr"])) is None:
         what = f"it holds no valid signing request with an RSA key of {BITS} bits or more."
         raise VitrailError(title, [Problem(where, what, "Ask the site to run `vitrail request` again.")])
     mark = fingerprint_key(key)
     if book["approved"] and book["fingerprint"] != mark:
         what = f"{site!r} was approved with another key ({book['fingerprint']}); this one is {mark}."
-        hint = f"If the site lost its key: vitrail remove {site!r}, then invite it under another name."
+        hint = f"If the site lost its key, run vitrail remove {site!r}, then invite the site under another name."
         raise VitrailError(title, [Problem(where, what, hint)])
     for other, entry in who.sites.items():
         if other != site and entry["fingerprint"] == mark:
-            what = f"{other!r} has this key already."
-            raise VitrailError(title, [Problem(where, what, "Each site makes its own kit: nobody copies one.")])
+            what = f"{other!r} already has this key."
+            raise VitrailError(title, [Problem(where, what, "Each site makes its own kit; kits must not be copied.")])
     card = None
     if who.study.parties:
         card = party_keys.check_card(paper.get("card"), site, who.authority_fingerprint, key, where)
@@ -263,7 +266,7 @@ def remove(folder: Path, site: str) -> None:
     who = load_coordinator(folder)
     if site not in who.sites:
         what = f"there is no site {site!r} in this study."
-        raise VitrailError("nobody was removed", [Problem(str(folder), what, nearest(site, who.sites))])
+        raise VitrailError("no site was removed", [Problem(str(folder), what, nearest(site, who.sites))])
     _write_approvals(replace(who, sites={**who.sites, site: {**who.sites[site], "removed": True}}))
     invitation_of(folder, site).unlink(missing_ok=True)
     approval_of(folder, site).unlink(missing_ok=True)
@@ -289,7 +292,7 @@ def request(invitation: Path, kit: Path | None = None, home: Path | None = None)
     kit = Path(kit or invitation.parent / f"{name}.kit").absolute()
     problems = []
     if kit.exists() and not (kit / "invitation.json").exists() and (not kit.is_dir() or any(kit.iterdir())):
-        problems.append(Problem(str(kit), "it exists and is not a kit.", "Choose another --kit."))
+        problems.append(Problem(str(kit), "this folder exists, but is not a kit.", "Choose another --kit."))
     elif (kit / LEFT).exists():
         when = (kit / LEFT).read_text(encoding="utf-8").strip()
         hint = "To take part again, ask the coordinator to invite this site under another name."
@@ -297,14 +300,14 @@ def request(invitation: Path, kit: Path | None = None, home: Path | None = None)
     elif (kit / "invitation.json").exists():
         old = load_kit(kit)
         if (old.site, old.authority_fingerprint) != (paper["site"], authority):
-            what = f"it is the kit of {old.site!r} for the study {old.study.name!r} of another authority or site."
+            what = f"it is the kit of {old.site!r} for the study {old.study.name!r} of another site or authority."
             problems.append(Problem(str(kit), what, "Choose another --kit."))
         elif home and home.absolute() != old.home:
-            problems.append(Problem("--home", f"this kit's home is {old.home}.", "Leave --home out."))
+            problems.append(Problem("--home", f"this kit already has the home {old.home}.", "Omit --home."))
         home = old.home
     home = Path(home or kit.parent / f"{name}.home").absolute()
     if home.resolve().is_relative_to(kit.resolve()):
-        hint = "Choose a --home outside: what is yours must not lie where FLARE works."
+        hint = "Choose a --home outside the kit: your own files must not be in the folder in which FLARE works."
         problems.append(Problem(str(home), "the home is inside the kit.", hint))
     if problems:
         raise VitrailError("no request was written", problems)
@@ -330,8 +333,8 @@ def accept(kit: Path, approval: Path) -> Kit:
     own, approval = load_kit(kit), Path(approval)
     paper = read_paper(approval, APPROVAL, "an approval", "Ask the coordinator to send it again.")
     if paper["site"] != own.site:
-        what = f"it is for {paper['site']!r}, this is the kit of {own.site!r}."
-        problem = Problem(str(approval), what, "Take the approval of this site.")
+        what = f"it is for {paper['site']!r}, but this kit belongs to {own.site!r}."
+        problem = Problem(str(approval), what, "Use the approval for this site.")
         raise VitrailError("the approval was not accepted", [problem])
     check_certificate(own, paper["certificate"], approval, "the approval was not accepted")
     if own.study.parties:
@@ -350,11 +353,11 @@ def check_certificate(own: Kit, pem: str, where: Path, title: str) -> None:
     signed, now = read_certificate(pem, where), datetime.datetime.now(datetime.UTC)
     what = hint = ""
     if not is_issued(signed, own.authority):
-        what = "it was not signed by the authority of this kit's invitation."
-        hint = f"Compare by phone: the authority's fingerprint is {own.authority_fingerprint}."
+        what = "the authority of this kit's invitation did not sign it."
+        hint = f"Compare the authority's fingerprint by phone: it is {own.authority_fingerprint}."
     elif fingerprint_key(signed.public_key()) != own.fingerprint or signed.subject != x509_name(own.identity, "site"):
-        what = "it is for another key than this kit's."
-        hint = f"Send the coordinator the request of {own.folder} again."
+        what = "it is for a different key than the key of this kit."
+        hint = f"Send the request of {own.folder} to the coordinator again."
     elif not signed.not_valid_before_utc <= now <= signed.not_valid_after_utc:
         what = f"it is valid from {signed.not_valid_before_utc:%Y-%m-%d} to {signed.not_valid_after_utc:%Y-%m-%d}"
         what, hint = f"{what}; today is {now:%Y-%m-%d}.", "Check this machine's clock, or ask for a new approval."
@@ -370,8 +373,8 @@ def load_kit(kit: Path) -> Kit:
     study, home = study_of(paper, file), kit / "home.txt"
     for path in (home, *([] if (kit / LEFT).exists() else [kit / "key.pem"])):
         if not path.exists():
-            hint = "Restore it, or make a new kit with `vitrail request`."
-            raise VitrailError("the kit is not whole", [Problem(str(path), "it is missing.", hint)])
+            hint = "Restore it from a copy, or make a new kit with `vitrail request`."
+            raise VitrailError("the kit is incomplete", [Problem(str(path), "the file is missing.", hint)])
     where, approved = Path(home.read_text(encoding="utf-8").rstrip("\n")), (kit / "certificate.pem").exists()
     given = paper["identity"], study, paper["seed"], paper["sites"], paper["address"], where, approved, paper
     return Kit(kit, paper["site"], *given, load_participants(kit))

@@ -29,8 +29,8 @@ def check_signature(invitation: Mapping[str, Any], where: Path) -> str:
         what = "expected an invitation that the study's authority signed, but it has no signature."
         hint = "Ask the coordinator to run `vitrail invite` again with this version of Vitrail."
     elif not is_signed(authority, PURPOSE, _signed_text(invitation), invitation[SIGNATURE]):
-        what = "its signature does not fit: somebody changed it after the study's authority signed it."
-        hint = "Do not use it. Ask the coordinator by phone to send it again, in another way."
+        what = "its signature is not valid: somebody changed the invitation after the study's authority signed it."
+        hint = "Do not use it. Ask the coordinator by phone to send it again by another channel."
     else:
         return fingerprint_key(authority.public_key())
     raise VitrailError("the invitation cannot be trusted", [Problem(str(where), what, hint)])

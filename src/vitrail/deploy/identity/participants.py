@@ -43,12 +43,12 @@ def read_participants(approval: Mapping[str, Any], site: str, fingerprint: str, 
     roster, missing = approval.get("roster"), approval.get("missing")
     title, hint = "the list of participants was refused", "Ask the coordinator to send the approval again."
     if roster is None or missing is None:
-        what = "it does not name the participants: it was written by a version of Vitrail before this one."
+        what = "it does not name the participants, because an earlier version of Vitrail wrote it."
         raise VitrailError(title, [Problem(where, what, "Ask the coordinator to approve the request again.")])
     if not _is_roster(roster) or not isinstance(missing, list) or not all(isinstance(n, str) for n in missing):
-        raise VitrailError(title, [Problem(where, "expected names and fingerprints of all participants.", hint)])
+        raise VitrailError(title, [Problem(where, "expected the names and fingerprints of all participants.", hint)])
     if roster.get(site) != fingerprint:
-        what = f"it has the key {roster.get(site)} for {site}, and this kit's key is {fingerprint}."
+        what = f"it lists the key {roster.get(site)} for {site}, but this kit has the key {fingerprint}."
         raise VitrailError(title, [Problem(where, what, hint)])
     if len(set(roster.values())) < len(roster):
         raise VitrailError(title, [Problem(where, "two participants have the same key.", hint)])
@@ -64,19 +64,21 @@ def load_participants(kit: Path) -> Participants:
         return Participants({}, [])
     except (OSError, ValueError, KeyError, TypeError):
         hint = "Ask the coordinator for the approval again: vitrail join KIT --approval FILE."
-        raise VitrailError("the kit is not whole", [Problem(str(kit / FILE), "it cannot be read.", hint)]) from None
+        raise VitrailError(
+            "the kit is incomplete", [Problem(str(kit / FILE), "the file cannot be read.", hint)]
+        ) from None
 
 
 def complete(participants: Participants, where: str) -> dict[str, str]:
     """The roster, where nobody is missing."""
     if participants.missing or not participants.roster:
         who = several_names(participants.missing)
-        what = f"{who} {'was' if len(participants.missing) == 1 else 'were'} invited and not approved yet."
+        what = f"{who} {('was' if len(participants.missing) == 1 else 'were')} invited but not approved yet."
         if not participants.missing:
-            what = "its approval names no participants: it is of a version of Vitrail before this one."
+            what = "its approval does not name the participants, because an earlier version of Vitrail wrote it."
         hint = (
-            "What you accept names all participants and their keys. When all are approved, the coordinator sends every "
-            "site its approval again: vitrail join KIT --approval FILE."
+            "The agreement that you accept names all participants and their keys. When all are approved, the "
+            "coordinator sends every site a new approval: vitrail join KIT --approval FILE."
         )
         raise VitrailError("the list of participants is not complete", [Problem(where, what, hint)])
     return participants.roster

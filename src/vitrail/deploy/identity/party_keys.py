@@ -36,7 +36,7 @@ WRONG = "a party's card was refused"
 
 def sealing_key(kit: Path) -> X25519PrivateKey:
     """The kit's own; made here the first time."""
-    return key_file(kit / SEALING, "It opens this party's letters: restore it from a backup, or make a new kit.")
+    return key_file(kit / SEALING, "This key opens the party's letters. Restore it from a backup, or make a new kit.")
 
 
 def public(key: X25519PrivateKey) -> bytes:
@@ -60,8 +60,8 @@ def check_card(card: Any, site: str, authority: str, signer: Any, where: str) ->
         signature = bytes.fromhex(card["signature"])
         signer.verify(signature, _text(site, card["key"], authority), padding.PKCS1v15(), hashes.SHA256())
     except (InvalidSignature, KeyError, TypeError, ValueError):
-        what = f"the key for letters to {site!r} is not signed by the key with which {site!r} enrolled."
-        hint = "Somebody put another in its place, or the file is damaged: call that party, then the coordinator."
+        what = f"the key for letters to {site!r} is not signed with the key with which {site!r} enrolled."
+        hint = "Somebody replaced the key, or the file is damaged. Call that party, then the coordinator."
         raise VitrailError(WRONG, [Problem(where, what, hint)]) from None
     return {k: card[k] for k in (*CARD, "certificate") if k in card}
 
@@ -73,9 +73,9 @@ def read_cards(
     mark = fingerprint_key(authority.public_key())
     given = words if isinstance(words, dict) else {}
     if missing := [party for party in parties if party not in given]:
-        what = f"it was written before {' and '.join(missing)} asked to take part."
-        hint = "Ask the coordinator for the newer approval, which it writes when all parties are approved."
-        raise VitrailError("not all parties are there yet", [Problem(str(where), what, hint)])
+        what = f"this approval was written before {' and '.join(missing)} asked to take part."
+        hint = "Ask the coordinator for the newer approval, which exists once all parties are approved."
+        raise VitrailError("not all parties are enrolled yet", [Problem(str(where), what, hint)])
     cards = {}
     for party in parties:
         pem = given[party].get("certificate") if isinstance(given[party], dict) else None
@@ -85,7 +85,7 @@ def read_cards(
             raise VitrailError(WRONG, [Problem(str(where), what, hint)])
         cards[party] = check_card(given[party], party, mark, signed.public_key(), str(where))
     if len({card["key"] for card in cards.values()}) < len(cards):
-        what, hint = "two parties have the same key.", "Each makes its own kit: nobody copies one."
+        what, hint = "two parties have the same key.", "Each party makes its own kit; kits must not be copied."
         raise VitrailError(WRONG, [Problem(str(where), what, hint)])
     return cards
 
@@ -93,7 +93,7 @@ def read_cards(
 def check_own(card: Mapping[str, str], kit: Path, where: Path) -> None:
     """Others would seal for this key, which must be this kit's own."""
     if card["key"] != public(sealing_key(kit)).hex():
-        what, hint = "the key for letters to this party is another than this kit's.", "Send the request again."
+        what, hint = "the key for letters to this party is not the key of this kit.", "Send the request again."
         raise VitrailError(WRONG, [Problem(str(where), what, hint)])
 
 

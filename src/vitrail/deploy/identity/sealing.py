@@ -55,9 +55,9 @@ class SealedSession:
     def open(self, sender: str, number: int, data: bytes) -> bytes:
         where = f"letter {number} from {sender}"
         if sender not in self._in:
-            raise LetterRefused(where, f"{sender!r} is no party of this study.")
+            raise LetterRefused(where, f"{sender!r} is not a party of this study.")
         if number != (awaited := self.opened[sender]):
-            what = f"number {awaited} comes next." if number > awaited else "it was here before."
+            what = f"expected letter number {awaited} next." if number > awaited else "this letter was received before."
             raise LetterRefused(where, what)
         text = self._in[sender].open(data, where, number, _associated_data(sender, self.name, number))
         self.opened[sender] += 1

@@ -70,12 +70,12 @@ class SiteIdentity:
         try:
             shown = read_certificate(certificate, Path(f"from {site}"))
         except VitrailError:
-            raise KeyRefused(site, "it shows no valid certificate.") from None
+            raise KeyRefused(site, "it presents no valid certificate.") from None
         key, now = shown.public_key(), datetime.datetime.now(datetime.UTC)
         if site not in self.roster:
             raise KeyRefused(site, "it is not among the participants that this site accepted.")
         if not is_issued(shown, self.authority) or shown.subject != x509_name(identity_of(site), "site"):
-            raise KeyRefused(site, "its certificate is not from this study's authority, or another site's.")
+            raise KeyRefused(site, "its certificate is not from this study's authority, or belongs to another site.")
         if not shown.not_valid_before_utc <= now <= shown.not_valid_after_utc:
             raise KeyRefused(site, f"its certificate is not valid today, {now:%Y-%m-%d}.")
         try:
@@ -83,7 +83,7 @@ class SiteIdentity:
                 raise InvalidSignature
             key.verify(signature, text, padding.PKCS1v15(), hashes.SHA256())
         except InvalidSignature:
-            raise KeyRefused(site, "it did not sign this: somebody put another key in its place.") from None
+            raise KeyRefused(site, "it did not sign this: somebody may have replaced its key.") from None
         if (mark := fingerprint_key(key)) != self.roster[site]:
-            what = f"this site accepted it with the key {self.roster[site]}, and now it shows {mark}."
+            what = f"this site accepted it with the key {self.roster[site]}, but now it presents {mark}."
             raise KeyRefused(site, f"{what} The coordinator can issue a second certificate: call that site.")

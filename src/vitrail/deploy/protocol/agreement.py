@@ -53,7 +53,7 @@ from vitrail.study.model import Protect, Study
 
 FORMAT = 9  # of the messages
 ANEW = 20  # in a run, questions that differ from the one that was answered before: a coordinator may be put back
-USED = "the processor seconds and the memory that this site's process used, and its watts where somebody stated them"
+USED = "the processor seconds and the memory that this site's process used, and its power draw if somebody stated it"
 # guards that work between machines
 FAR = ("sum", "least", "robust", "clip", "rows", "rows_least", "sites", "compress", "second", "scores")
 FOOTPRINT = "footprint"  # what a site's process used: seconds of processors, bytes of memory, watts where it says so
@@ -82,8 +82,13 @@ class Agreement:
             raise VitrailError("this method cannot be deployed", [Problem("method", what, "Use another method.")])
         here = {k: v for k, v in study.protect if v != getattr(Protect(), k) and k not in FAR}
         if here:
-            what, hint = "this guard works in simulation so far, and not between machines.", "Take it out of the study."
-            raise VitrailError("this cannot be promised", [Problem(f"protect.{k}", what, hint) for k in here])
+            what, hint = (
+                "so far, this guard works only in simulation, not between machines.",
+                "Remove it from the study.",
+            )
+            raise VitrailError(
+                "the study promises what cannot be kept", [Problem(f"protect.{k}", what, hint) for k in here]
+            )
         two.check_second(study)
         check_protection(agreement.plan, dict.fromkeys(map(str, range(sites)), 1 << 62))
         agreement._check_judging()
@@ -101,12 +106,13 @@ class Agreement:
         ]
         if open_stages and self.study.protect.scores != "exact":
             what = (
-                f"{self.method.catalogue.title} has each site report exactly how models do on its "
-                f"{self.study.row_word}s ({', '.join(dict.fromkeys(open_stages))}). Whoever reads a single "
-                "site's report can find out from it whether a given person is among them."
+                f"with {self.method.catalogue.title}, each site reports exact scores of "
+                f"models on its {self.study.row_word}s ({', '.join(dict.fromkeys(open_stages))}). Anyone who reads the "
+                "report of a single site can find out from it "
+                "whether a given person is among them."
             )
-            hint = 'Write sum = "masked", so that only sums over sites are read; or scores = "exact", to accept it.'
-            raise VitrailError("this cannot be promised", [Problem("protect.sum", what, hint)])
+            hint = 'Write sum = "masked", so that only sums over sites are read; or accept it with scores = "exact".'
+            raise VitrailError("the study promises what cannot be kept", [Problem("protect.sum", what, hint)])
 
     @property
     def origin(self) -> tuple[str, str] | None:

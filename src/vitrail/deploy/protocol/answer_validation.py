@@ -40,14 +40,16 @@ def implausible_answer(agreed: Agreement, asked: Message, answer: Message) -> st
     if asked.kind == "prepare":
         out += _scores(list(baseline_metrics(agreed.study)), tensors["chance"])
         out += _between("rows", tensors["rows"], 0, MOST_ROWS)
-        out += ["rows: there are none to train on"] if int(tensors["rows"][0]) < 1 else []
+        out += ["rows: expected at least one row to train on, got none"] if int(tensors["rows"][0]) < 1 else []
         if agreed.study.target.levels:
             out += _between("target", tensors["target"], 0.0, 1.0)
-            out += ["target: shares do not add up to 1"] if abs(float(tensors["target"].sum()) - 1) > 1e-6 else []
+            out += (
+                ["target: expected shares that add up to 1"] if abs(float(tensors["target"].sum()) - 1) > 1e-6 else []
+            )
         else:
             timed = agreed.study.target.kind == "time"  # a share; else a mean
             out += _between("target", tensors["target"], *((0.0, 1.0) if timed else (-FAR, FAR)))
-        out += [f"{name}: no short text" for name, word in answer.words.items() if not _short(word)]
+        out += [f"{name}: expected a short text" for name, word in answer.words.items() if not _short(word)]
     elif asked.kind == "standardise" and "sum" not in asked.words:
         out += _between("rows", tensors["rows"], 0, MOST_ROWS)
         out += _between("total", tensors["total"], 0 if asked.words["step"] == 2 else -FAR, FAR)
@@ -71,7 +73,9 @@ def _by_risk(scores: dict[str, float]) -> list[str]:
         return []
     counts = read_counts(scores)
     if counts is None or (counts.rows < FEWEST).any():
-        return [f"held-out rows by risk: expected groups of {FEWEST} rows or more, with no more events than rows"]
+        return [
+            f"held-out rows by risk: expected groups of at least {FEWEST} rows, with at most as many events as rows"
+        ]
     return []
 
 

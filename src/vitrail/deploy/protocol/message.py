@@ -46,7 +46,7 @@ def unpack(data: bytes) -> Message:
         content = json.loads(json.loads(data[8 : 8 + size])["__metadata__"][KEY])
         kind, words = content["kind"], content["words"]
         if not isinstance(kind, str) or not isinstance(words, dict):
-            raise ValueError("its header is not ours")
+            raise ValueError("its header is not in Vitrail's format")
         return Message(kind, words, safetensors.torch.load(data))
     except Exception:
         raise MessageRefused("message", "it cannot be read.") from None
@@ -57,7 +57,7 @@ def check_form(message: Message, form: MessageSchema, where: str) -> None:
     problems = []
 
     def refuse(part: str, what: str) -> None:
-        problems.append(Problem(f"{where}, message {message.kind}, {part}", what, "Nothing of it was used."))
+        problems.append(Problem(f"{where}, message {message.kind}, {part}", what, "The message was not used."))
 
     for name in sorted(message.words.keys() | form.words.keys()):
         kind = form.words.get(name)
@@ -74,14 +74,14 @@ def check_form(message: Message, form: MessageSchema, where: str) -> None:
         elif (tuple(tensor.shape), tensor.dtype) != declared:
             refuse(f"tensor {name}", f"declared as {declared}, came as {(tuple(tensor.shape), tensor.dtype)}.")
         elif tensor.is_floating_point() and name not in form.unsure and not bool(tensor.isfinite().all()):
-            refuse(f"tensor {name}", "it holds what is no finite number.")
+            refuse(f"tensor {name}", "it holds a value that is not a finite number.")
     if problems:
         raise MessageRefused(problems=problems)
 
 
 def no_such(word: str, given: Any) -> MessageRefused:
     """Of a question about what was never agreed on."""
-    return MessageRefused(word, f"there is none {str(given)[:40]!r}.")
+    return MessageRefused(word, f"there is no {str(given)[:40]!r} in the agreement.")
 
 
 WHERE = {"stage": int, "round": int, "place": int}  # place: of the exchange in its stage

@@ -35,10 +35,10 @@ SIZE = 16  # bytes of a digest
 FILE = "scored.json"  # in a run folder: the lists as the sites signed them
 MOST_LISTS = MOST_WORDS // 4  # characters of signatures and certificates in a last word
 OUT = (
-    "at the end: a digest of each model that you scored or ended a stage with, where all sites are sent the same one, "
-    "with your signature and certificate; the other sites are sent it"
+    "at the end: a digest of each model that you scored or ended a stage with, if all sites were "
+    "sent the same model, with your signature and certificate; the other sites receive it"
 )
-IN = "at the end: the same of every site, so that you can see whether all scored the same models"
+IN = "at the end: the same digests of every site, so that you can see whether all sites scored the same models"
 
 
 class ScoringPoint(NamedTuple):

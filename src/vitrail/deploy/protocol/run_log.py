@@ -30,11 +30,14 @@ class RunLog:
         """The folder of a run, made where it may begin."""
         home = self.base / run
         if not is_run(run):
-            raise MessageRefused("run", f"{run[:20]!r} is no run.", "Dropped.")
+            raise MessageRefused("run", f"{run[:20]!r} is not the name of a run.", "Dropped.")
         if not home.exists():
             if not self.free:
-                what = f"it takes part in {', '.join(self.open) or 'another'}, and in one run at a time."
-                hint = "Somebody at the site has to join again; where that run will not be ended, with --another-run."
+                what = (
+                    f"this site takes part in {', '.join(self.open) or 'another'}, and a site takes part in one "
+                    "run at a time."
+                )
+                hint = "Somebody at the site must join again; with --another-run, if that run will not be finished."
                 raise MessageRefused(f"run {run}", what, hint)
             self.free, self.open = False, [run]
             private_folder(home)
@@ -42,7 +45,7 @@ class RunLog:
 
     @staticmethod
     def end(home: Path) -> None:
-        write_atomically(home / ENDED, "The coordinator has said its last word in this run.\n")
+        write_atomically(home / ENDED, "The coordinator has sent its last message of this run.\n")
 
 
 def is_run(name: str) -> bool:

@@ -34,8 +34,8 @@ MOST_UNITS = 1024  # of a layer that are compared with each other
 SAME = 1e-5  # of the largest number: what another processor may make of the same start
 CLOCK = "clock"  # CLOCK/NAME: the round in which the tensor NAME was remembered
 HINT = (
-    "Nothing was sent. Call the coordinator; the site answers no more in this run. A new run begins when somebody here "
-    "joins with --another-run."
+    "Nothing was sent. Call the coordinator: this site no longer answers in this run. To take part "
+    "in a new run, join with --another-run."
 )
 
 
@@ -73,7 +73,7 @@ class WeightBounds:
         no_model, out, clock = self._no_models(s, place), [], self.clock(s, r)
         for part in self.parts(word):
             if part.name.split("/")[-1] not in self.reported and not same(part.value, part.start.expand_as(part.value)):
-                what = "no report ever changes it, and it is not as it was at the start."
+                what = "no report can change this tensor, but it differs from its start."
                 out.append(Problem(part.name, what, HINT))
             out += self._moved(part, memory, clock, part.name not in no_model, share)
         return out
@@ -141,12 +141,15 @@ class WeightBounds:
             usual = max(usual, 1e-6)
             size, far = (float(v.norm(dim=-1).max()) / usual for v in (unit, change))
             if not size <= cap:
-                what = f"expected no unit longer than {cap:g} times the start's longest; one came {size:.3g} times."
+                what = (
+                    f"expected no unit longer than {cap:g} times the longest unit of the start, got one of "
+                    f"{size:.3g} times."
+                )
                 out.append(Problem(name, what, HINT))
             if model and not far <= step:
                 what = (
-                    f"expected no unit to move further than {step:g} times its length in "
-                    f"{several(rounds, 'round')}; one moved {far:.3g} times."
+                    f"expected no unit to move by more than {step:g} times its length "
+                    f"in {several(rounds, 'round')}; one moved by {far:.3g} times."
                 )
                 out.append(Problem(name, what, HINT))
             if model and base.shape[-1] >= LONG:

@@ -70,8 +70,11 @@ class SiteModel:
     ) -> SiteInspection | Album:
         """What was found about this site, with its own rows behind it; or what its model says of its pictures."""
         if not self.sights:
-            what = "the coordinator has told nothing about this site: it asked nobody, or the run has not ended."
-            raise VitrailError("there is nothing to look behind", [Problem(f"run {self.run}", what)])
+            what = (
+                "the coordinator has sent no results about this site: it did not screen the sites, or the run "
+                "has not ended."
+            )
+            raise VitrailError("there are no results to inspect", [Problem(f"run {self.run}", what)])
         if problems := unknown(self.model.study, features, pictures):
             raise VitrailError("cannot look", problems)
         if self.model.study.images:
@@ -86,9 +89,11 @@ def load_model(kit: Kit, run: str | None = None) -> SiteModel:
     ended = {p.parent.name: p for p in models if re.fullmatch(r"[0-9a-f]{16}", p.parent.name)}
     if run is not None and run not in ended:
         available = f"Runs with a model: {', '.join(sorted(ended))}." if ended else "No run has ended here yet."
-        raise VitrailError("there is no model", [Problem(f"run {run}", f"{kit.home} has no model of it.", available)])
+        raise VitrailError(
+            "there is no model", [Problem(f"run {run}", f"{kit.home} has no model of this run.", available)]
+        )
     if not ended:
-        what = "no run has ended here yet, so that there is no model of this site."
+        what = "no run has ended here yet, so this site has no model."
         hint = f"Take part first: vitrail join {kit.folder} --data FILE. The model is written after the last round."
         raise VitrailError("there is no model", [Problem(str(kit.home), what, hint)])
     run = run or max(ended, key=lambda name: ended[name].stat().st_mtime_ns)
@@ -97,7 +102,10 @@ def load_model(kit: Kit, run: str | None = None) -> SiteModel:
     method = study.build_method()
     shape = {k: v.shape[1:] for k, v in flatten(Plan(study, method, kit.seed).settled)}
     if shape != {k: v.shape for k, v in model.items()}:
-        what, hint = "it belongs to another study or method than the kit's.", "Use the kit with which the site joined."
+        what, hint = (
+            "this model belongs to a different study or method than the kit.",
+            "Use the kit with which the site joined that run.",
+        )
         raise VitrailError("the model does not fit", [Problem(str(place), what, hint)])
     mine = Model(study, method, kit.seed, model, Encoder.of(study, scale))
     seen = place.with_name(ROWS)
@@ -124,16 +132,18 @@ def leave(folder: Path, home: Path) -> None:
     """No more taking part with this kit: it says so, and its key and certificate are gone. The site's home stays."""
     with contextlib.suppress(FileNotFoundError), (home / ".lock").open("r+") as lock:
         if not hold(lock):
-            what, hint = "`vitrail join` is running with this kit.", "Stop it, then leave."
-            raise VitrailError("the site is joined at the moment", [Problem(str(folder), what, hint)])
+            what, hint = "`vitrail join` is running with this kit.", "Stop it before you leave."
+            raise VitrailError("the site is taking part at the moment", [Problem(str(folder), what, hint)])
     if not has_left(folder):
         write_atomically(folder / LEFT, datetime.now().astimezone().isoformat(timespec="seconds") + "\n")
     for secret in ("key.pem", "certificate.pem", SEALING):
         (folder / secret).unlink(missing_ok=True)
     shutil.rmtree(folder / "flare", ignore_errors=True)  # it holds copies of both
     if (folder / "flare").exists():
-        what = "it cannot be deleted, and holds the site's key."
-        raise VitrailError("left, but not all is gone", [Problem(str(folder / "flare"), what, "Delete it by hand.")])
+        what = "this folder cannot be deleted, and it holds a copy of the site's key."
+        raise VitrailError(
+            "the site left, but some of its files remain", [Problem(str(folder / "flare"), what, "Delete it by hand.")]
+        )
 
 
 def has_left(folder: Path) -> str:

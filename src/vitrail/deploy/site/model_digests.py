@@ -89,8 +89,8 @@ class SiteDigests:
         except (KeyError, TypeError, ValueError, VitrailError) as error:
             why = error.problems[0].what if isinstance(error, VitrailError) else "its signature cannot be read."
             text = (
-                f"FALSE LIST: the coordinator passed on a list of scored models in the name of {printable(name[:40])} "
-                f"that was not believed: {why} Call that site."
+                "FALSE LIST: the coordinator passed on a list of scored models in the "
+                f"name of {printable(name[:40])}, but the list was rejected: {why} Call that site."
             )
             self.notices.append(Notice(text, DIFFER))
             return None
@@ -109,9 +109,10 @@ class SiteDigests:
             f"{self._names(names)} had {mark[:12]}" for mark, names in sorted(by_digest.items(), key=lambda x: x[1])
         )
         return (
-            f"MODELS DIFFER, {self._where(point)}: {sites}. All sites should have been sent the same model. A "
-            "coordinator can make a model for one site that tells by its score whether a person is among the patients "
-            "there. Call these sites and ask what they scored (scored.json), before you trust this run."
+            f"MODELS DIFFER, {self._where(point)}: {sites}. All sites should have received the same model. A "
+            "coordinator can make a model for one site whose score reveals whether a person is "
+            "among the patients there. Call these sites and ask what they scored (scored.json) "
+            "before you trust this run."
         )
 
     def _summary(self, lists: Mapping[str, Digests], others: Sequence[str], differ: bool) -> str:
@@ -121,17 +122,18 @@ class SiteDigests:
         out = [f"Models that were scored, run {self.run}:"]
         if there and not differ:
             count = several(len(own), "model")
-            out.append(f"{count} compared, and the signed lists of {several_names(there)} have no other.")
+            out.append(f"{count} compared; the signed lists of {several_names(there)} contain no different model.")
         elif there:
-            out.append(f"the signed lists of {several_names(there)} were compared, and MODELS DIFFER: see above.")
+            out.append(f"the signed lists of {several_names(there)} were compared. MODELS DIFFER: see above.")
         if missing:
             out.append(
-                f"No signed list came from {several_names(missing)}: whether the same models were scored there is not "
-                "known. A site that was away at the end sends none; if it was not away, the coordinator left it out."
+                f"No signed list came from {several_names(missing)}, so it is not known whether the same "
+                "models were scored there. A site that was absent at the end sends no "
+                "list; if it was present, the coordinator withheld its list."
             )
         if there and alone:
             where = several_names([self._where(point) for point in alone])
-            out.append(f"Only this site scored a model at these points, and nobody could compare it: {where}.")
+            out.append(f"Only this site scored a model at these points, so it could not be compared: {where}.")
         return " ".join(out)
 
     def _own(self) -> Digests:

@@ -110,12 +110,15 @@ class PrivacyLedger:
         standing = self.standing(run)
         if standing.exceeds and not any(self._mark(name) in counted for name in names):
             comes_to = epsilon_of(standing.spent + standing.loss, standing.delta)
-            what = f"with one run of this study it would come to epsilon {comes_to:.3g} for a removed row, and at most "
-            what += f"{self.most:.3g} was set here (delta {standing.delta:g})."
+            what = (
+                f"one more run of this study would bring epsilon to {comes_to:.3g} for a removed row, but the "
+                "limit set here is "
+            )
+            what += f"{self.most:.3g} (delta {standing.delta:g})."
             if not math.isfinite(comes_to):
                 unguarded = "this study adds no noise" if math.isinf(self.loss) else "an earlier run added no noise"
-                what = f"{unguarded}, so that no epsilon holds, and at most {self.most:.3g} was set here."
-            hint = f"Take no part, or set another limit: --most-epsilon. Counted in {self.folder / LEDGER}."
+                what = f"{unguarded}, so no epsilon holds, but the limit set here is {self.most:.3g}."
+            hint = f"Do not take part, or set another limit: --most-epsilon. The count is in {self.folder / LEDGER}."
             raise BudgetSpent("privacy budget", what, hint)
 
     def begin(self, run: str) -> None:
@@ -145,8 +148,8 @@ class PrivacyLedger:
                     BudgetEntry(**entry | {"loss": loss, "delta": float(entry["delta"]), "rows": list(entry["rows"])})
                 )
             except (ValueError, KeyError, TypeError):
-                what = "it is no line of ours: what these rows have spent is not known."
-                hint = "Restore the file, or move it away and begin to count anew."
+                what = "Vitrail did not write this line, so the budget that these rows have spent is not known."
+                hint = "Restore the file from a copy, or move it away to start a new count."
                 raise VitrailError("the ledger is damaged", [Problem(f"{place}:{number}", what, hint)]) from None
         return out
 
@@ -171,13 +174,13 @@ class PrivacyLedger:
             folder = self.folder if self.folder.exists() else private_folder(self.folder)  # who set it sets its mode
             opened = (folder / LOCK).open("a")
         except OSError as error:
-            hint = f"Set {PLACE} to a folder that this user can write to, and that is kept."
-            what = f"what these rows have spent cannot be counted there: {error.strerror or error}."
+            hint = f"Set {PLACE} to a permanent folder that this user can write to."
+            what = f"the privacy budget of these rows cannot be recorded there: {error.strerror or error}."
             raise VitrailError("the ledger cannot be written", [Problem(str(self.folder), what, hint)]) from None
         with opened as lock:
             while not hold(lock):
                 if time.monotonic() > until:
-                    what = "another process has had it for ten seconds."
+                    what = "another process has held the ledger for ten seconds."
                     raise VitrailError("the ledger is in use", [Problem(str(self.folder), what, "Try again.")])
                 time.sleep(0.05)
             yield
@@ -209,7 +212,7 @@ def kept_limit(home: Path, most: float | None) -> float:
         limit = json.loads(place.read_text()) if place.exists() else None
         return math.inf if limit is None else float(limit)
     except (ValueError, TypeError):
-        hint = "Set it again: --most-epsilon."
+        hint = "Set the limit again: --most-epsilon."
         raise VitrailError("the limit cannot be read", [Problem(str(place), "expected a number.", hint)]) from None
 
 

@@ -45,7 +45,8 @@ from vitrail.storage.journal import write_once
 FRAMES = 6  # of a traceback, the innermost, that the outbox holds
 NO_SANDBOX = "no sandbox"  # the kind of the outbox's line
 NO_SANDBOX_WORDS = (
-    "FLARE's processes are not shut in (--no-sandbox): they can read whatever the user that runs `vitrail` can read."
+    "FLARE's processes are not confined (--no-sandbox): they can read everything that the user who "
+    "runs `vitrail` can read."
 )
 LINGER = 3.0  # seconds after the last answer, so that it arrives
 # signs of trouble in what FLARE's process writes
@@ -65,13 +66,18 @@ def agree(
     """Before anything leaves: the file is checked, the form is shown, and somebody says yes to exactly that.
     `most_epsilon`: what no run of these rows may exceed; without it, what was set before."""
     if shows and not kit.study.verdict:
-        what, hint = "the study asks for no verdict.", "Leave it out."
+        what, hint = "this study has no verdict that could be shown.", "Leave it out."
         raise VitrailError("the site cannot join", [Problem("--show-verdict", what, hint)])
     if not kit.approved:
-        hint = "Give the coordinator's answer: --approval FILE."
-        raise VitrailError("the site cannot join", [Problem(str(kit.folder), "it is not approved yet.", hint)])
+        hint = "Give the coordinator's approval: --approval FILE."
+        raise VitrailError(
+            "the site cannot join", [Problem(str(kit.folder), "the coordinator has not approved this kit yet.", hint)]
+        )
     if kit.site == kit.study.protect.second:
-        what, hint = "it is the second server's, which holds no rows.", f"Start it: vitrail serve {kit.folder} --second"
+        what, hint = (
+            "this is the kit of the second server, which holds no rows.",
+            f"Start the second server: vitrail serve {kit.folder} --second",
+        )
         raise VitrailError("the site cannot join", [Problem(str(kit.folder), what, hint)])
     roster = complete(kit.participants, str(kit.folder))
     agreement = Agreement.of(kit.study, kit.seed, roster)
@@ -108,14 +114,21 @@ def agreed_to(kit: Kit, mark: str, accepted: dict[str, Any], accept: str) -> Non
     if not accepted.get("sandbox", True):
         print(NO_SANDBOX_WORDS)
     if accept and accept != mark:
-        what = f"--accept says {accept}, and the hash of the form is {mark}."
-        raise VitrailError("this is not what was accepted", [Problem("consent form", what, "Read the form again.")])
+        what = f"--accept gives the hash {accept}, but the hash of the form is {mark}."
+        raise VitrailError(
+            "this is not the form that was accepted", [Problem("consent form", what, "Read the form again.")]
+        )
     if not accept and not (place.exists() and json.loads(place.read_text()) == accepted):
         if not sys.stdin.isatty():
             hint = f"Read the form, then run the same command with --accept {mark}"
-            raise VitrailError("nobody agreed", [Problem("consent form", "there is nobody to ask.", hint)])
+            raise VitrailError(
+                "nobody agreed",
+                [Problem("consent form", "there is no terminal in which a person could be asked.", hint)],
+            )
         if input("Do you agree to exactly this? Type yes: ").strip().lower() != "yes":
-            raise VitrailError("nobody agreed", [Problem("consent form", "the answer was no.", "Nothing has left.")])
+            raise VitrailError(
+                "nobody agreed", [Problem("consent form", "the answer was no.", "Nothing has left this site.")]
+            )
     private_folder(kit.home)
     write_atomically(place, json.dumps(accepted))
 
@@ -163,7 +176,7 @@ class SiteProcess:
         self.lock = (kit.home / ".lock").open("w")
         if not hold(self.lock):
             what = "another process of this site is running."
-            raise VitrailError("the site is joined already", [Problem(str(kit.home), what, "Stop that one.")])
+            raise VitrailError("the site is joined already", [Problem(str(kit.home), what, "Stop that process first.")])
 
     def stay(self) -> None:
         """Until the study is finished."""
@@ -207,13 +220,13 @@ class SiteProcess:
             self.reach.missed()
             return
         if sign == REFUSED:
-            what = "it was removed from the study or never enrolled, or its kit is in use in another place."
-            hint = "Stop the other place, or call the coordinator: the screen there says which it is."
+            what = "this site was removed from the study, was never enrolled, or its kit is in use elsewhere."
+            hint = "Stop the other process, or call the coordinator, whose screen shows the reason."
             raise VitrailError("the coordinator refused this site", [Problem(self.kit.address, what, hint)])
         self.say(
             f"The machine at {self.kit.address} is not this study's coordinator: its certificate is not from the "
-            "authority that invited this site, or not valid today. Nothing was sent. Ask the coordinator for the "
-            "address, and check this machine's clock."
+            "authority that invited this site, or is not valid today. Nothing was sent. Ask the "
+            "coordinator for the address, and check this machine's clock."
         )
 
     def _copy(self) -> str:
@@ -269,8 +282,8 @@ class SiteProcess:
     def _said(self, body: bytes) -> Message:
         try:
             if len(body) > self.site.agreed.longest:
-                what = f"it is longer than {self.site.agreed.longest} bytes, the most that was agreed on."
-                raise MessageRefused("message", what, "It was dropped unread.")
+                what = f"it is longer than {self.site.agreed.longest} bytes, the agreed maximum."
+                raise MessageRefused("message", what, "The message was dropped without being read.")
             question = unpack(body)
             self.outbox.received(question.kind, question.words, len(body))
             return self.site.answer(question)

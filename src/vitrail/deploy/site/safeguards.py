@@ -71,9 +71,10 @@ class ModelInspector:
         most = FREE_ROWS + len(rows) // ROWS_EACH
         if len(now) > TOLD_ROWS or len(disclosed | now) > most:
             what = (
-                f"{several(len(now), 'row')} of this site would leave almost as they are, after {len(disclosed - now)} "
-                f"others; expected at most {TOLD_ROWS} in a report and {most} in a run. Weights made for it do "
-                "that, and columns without a common scale."
+                f"{several(len(now), 'row')} of this site could be read almost exactly from its "
+                f"report, after {len(disclosed - now)} others; expected at most {TOLD_ROWS} in a report "
+                f"and {most} in a run. Possible causes are weights crafted for "
+                "this purpose, and columns without a common scale."
             )
             self._stop([Problem("report", what, HINT)])
         if now - disclosed:
@@ -86,8 +87,8 @@ class ModelInspector:
                 return []
         if not first:
             return []
-        what = "expected the start that every site works out from the study; other weights came."
-        return [Problem("the first word", what, HINT)]
+        what = "expected the initial weights that every site computes from the study, got other weights."
+        return [Problem("the first message", what, HINT)]
 
     def _known(self) -> dict[str, Tensor]:
         if self._last is None:

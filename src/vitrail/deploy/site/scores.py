@@ -82,14 +82,17 @@ class SiteScores:
         if where in models:
             why = "" if models[where]["mark"] == mark else "another model was scored at this point"
         elif memory.get(CLOSED):
-            why = "this site has signed the list of all models that it scored"
+            why = "this site has already signed the list of all models that it scored"
         elif any(model["at"] > now for model in models.values()):
             why = "a later model was scored already"
         elif not continues:
-            why = "it does not continue the model that this site last trained on"
+            why = "the model does not continue the one that this site last trained on"
         refused = memory["refused"] + bool(why)
         if why:
-            why = f"Round {r + 1}: the coordinator asked for scores, and got none: {why}. This was refusal {refused}."
+            why = (
+                f"Round {r + 1}: this site refused the coordinator's request for scores: {why}. This was "
+                f"refusal number {refused}."
+            )
         else:
             models[where] = {"at": now, "mark": mark}
         record.update({"models": models, "refused": refused})
@@ -288,8 +291,8 @@ def own_words(study: Study, home: Path) -> str:
     if "persons" in content:
         rows = f"{several(content['persons'], 'held-out patient')} ({several(content['rows'], study.row_word)})"
     return (
-        f"On your own {rows} its {metric_name(metric)} is {value:.3f} (baseline, one answer for all: "
-        f"{content['baseline'][metric]:.3f}). The exact scores stay here: {place.resolve()}"
+        f"On your own {rows} the model's {metric_name(metric)} is {value:.3f} (baseline, the same answer for "
+        f"all: {content['baseline'][metric]:.3f}). The exact scores stay here: {place.resolve()}"
     )
 
 

@@ -109,7 +109,7 @@ class Site:
         check_form(question, self.agreed.question(kind, words), "to site")
         self.enter(words["run"])
         if self.data is None and (kind in ("round", "deal", "settle", "finish") or words.get("purpose") == ROUND):
-            raise MessageRefused("message", "nothing is prepared.")
+            raise MessageRefused("message", "the run has not been prepared at this site.")
         self._count(question)
         answer: Message = getattr(self, f"on_{kind}")(question)
         if answer.kind != "refused":
@@ -119,11 +119,11 @@ class Site:
     def on_hello(self, asked: Message) -> Message:
         if asked.words["format"] != FORMAT:
             what = f"the coordinator's messages have format {asked.words['format']}, this site's {FORMAT}."
-            hint = "Use the same version of Vitrail at both ends."
+            hint = "Use the same version of Vitrail on both machines."
             raise AgreementMismatch("format", what, hint)
         if asked.words["agreement"] != self.agreed.hash:
-            what = f"the coordinator's is {asked.words['agreement']}, this site accepted {self.agreed.hash}."
-            hint = "Ask what changed: the study, or who takes part. Join anew with the new invitation or approval."
+            what = f"this site accepted {self.agreed.hash}, but the coordinator's is {asked.words['agreement']}."
+            hint = "Ask whether the study or the participants changed, and join again with the new approval."
             raise AgreementMismatch("agreement", what, hint)
         return Message("hello", {})
 
@@ -371,14 +371,14 @@ class Site:
         if before:
             stage = before[-1][0]
             if stage < s:
-                what = f"stage {s} is asked for, and how stage {stage} ended was never told."
+                what = f"the coordinator asks for stage {s}, but has not sent the result of stage {stage}."
                 raise MessageRefused("stage", what)
             shape = stages[stage].state if stage < len(stages) else stages[-1].settled
             tensors = {k: v[None] for k, v in load_file(self._place(*before[-1])).items()}
             self.engine.guard_state = guard_state_in(tensors)
             return unflatten(shape, tensors)
         if stored:
-            what = f"round {r} of stage {s} is asked for, and this site is further than {KEPT} rounds after it."
+            what = f"the coordinator asks for round {r} of stage {s}, but this site is more than {KEPT} rounds ahead."
             raise RoundForgotten("round", what)
         start, self.engine.guard_state = map_tensors(lambda t: t[:1].clone(), stages[0].state), {}
         self._keep(0, 0, 0, start)

@@ -22,8 +22,9 @@ from vitrail.study.model import Study
 
 MOST_FIRST = 1  # rows in a first report: with two, one of 14 sites of raw heart and GUSTO stopped in round 2
 HINT = (
-    'Nothing was sent. Ask the coordinator for standardise = "local" or "global" in the study, or for sum = "masked" '
-    "under [protect], where nobody reads a single report; or bring the columns to a common scale, here and elsewhere."
+    'Nothing was sent. Ask the coordinator for standardise = "local" or "global" in the study, or '
+    'for sum = "masked" under [protect], with which nobody reads a single report. Or bring the '
+    "columns to a common scale, here and at the other sites."
 )
 
 
@@ -44,8 +45,9 @@ def check_first_report(agreed: Agreement, site: str, frame: pd.DataFrame) -> Non
         return
     if (disclosed := rows_in_first_report(agreed, site, frame)) > MOST_FIRST:
         what = (
-            f"{several(disclosed, 'row')} of this site would stand in its first report almost as they are, and more in "
-            "later ones, until it stops: the study brings its columns to no common scale."
+            f"{several(disclosed, 'row')} of this site could be read almost exactly from its first report, "
+            "and more from later ones until the site stops, because the study brings "
+            "its columns to no common scale."
         )
         raise VitrailError("this site would stop the run", [Problem("standardise", what, HINT)])
 

@@ -25,8 +25,8 @@ class Connectivity:
         if self.since is None:
             self.since = self.last
             self.say(
-                f"{_time(self.last)}  The coordinator at {self.address} cannot be reached. This site waits and goes on "
-                "by itself; nothing is lost."
+                f"{_time(self.last)}  The coordinator at {self.address} cannot be reached. This site "
+                "waits and then continues by itself; nothing is lost."
             )
 
     def note_start(self) -> None:
@@ -43,7 +43,7 @@ class Connectivity:
         if self.since is None or now - self.last < BACK:
             return
         away, self.since = now - self.since, None
-        self.say(f"{_time(now)}  The coordinator is back, after {_span(away)}.")
+        self.say(f"{_time(now)}  The coordinator can be reached again, after {_span(away)}.")
 
 
 def _time(at: float) -> str:

@@ -35,7 +35,7 @@ class Refusals:
                 return
             self.lines, self.last = self.lines + 1, self.clock()
             left_out, self.left_out = self.left_out, 0
-        self.write(words_of(report) + (f" {left_out} more since the line before." if left_out else ""))
+        self.write(words_of(report) + (f" {left_out} more since the previous line." if left_out else ""))
 
 
 def words_of(report: Mapping[str, Any]) -> str:
@@ -45,4 +45,4 @@ def words_of(report: Mapping[str, Any]) -> str:
     """
     fields = [printable(str(report.get(key) or "?"))[:100] for key in ("channel", "topic", "origin", "why")]
     channel, topic, origin, why = fields
-    return f"Not ours, refused: channel {channel}, topic {topic}, from {origin}: {why}."
+    return f"Refused a message that belongs to no study: channel {channel}, topic {topic}, from {origin}: {why}."

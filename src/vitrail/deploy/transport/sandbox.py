@@ -135,5 +135,5 @@ if __name__ == "__main__":
     try:
         close(Sandbox(*json.loads(box_)))
     except OSError as error_:
-        sys.exit(f"the box for {words_[0]} could not be closed: {error_}")
+        sys.exit(f"the sandbox for {words_[0]} could not be set up: {error_}")
     os.execvp(words_[0], words_)

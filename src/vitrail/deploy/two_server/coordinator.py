@@ -96,7 +96,7 @@ class TwoServerCoordinator:
         """The second; it is waited for."""
         answer = self.second.all(lambda n: question, 1)[self.protect.second]
         if answer.kind == "refused":
-            raise SumSkipped("sum", "too few sites are in it whom both servers can take")
+            raise SumSkipped("sum", "both servers together accept too few sites")
         return answer
 
     def _begin(self, where: Where, reports: Mapping[str, Message]) -> dict[str, Any]:
@@ -117,7 +117,10 @@ class TwoServerCoordinator:
         assert clip is not None
         if len(decided["names"]) < (fewest := self.agreed.fewest):
             away = are_missing([n for n in self.call.names if n not in decided["names"]])
-            what = f"{len(decided['names'])} sites reported, and of fewer than {fewest} none is opened; {away}"
+            what = (
+                f"only {len(decided['names'])} sites reported, and at least {fewest} are needed before anything is "
+                f"opened; {away}"
+            )
             raise SumSkipped("sum", what)
         about = {**at, "names": decided["names"], "letters": decided["letters"]}
         halves = self._ask(Message(two_server.SECOND, {"leg": "halves", **about})).words
@@ -168,7 +171,7 @@ class TwoServerCoordinator:
             answers = self.call.all(lambda n: question if n == dealer else None, 1, self.call.deadline)  # noqa: B023
             if dealer in answers:
                 return {**answers[dealer].words, "dealer": dealer}
-        raise SumSkipped("sum", f"none of {two_server.DEALERS} sites that were drawn to deal answered")
+        raise SumSkipped("sum", f"none of the {two_server.DEALERS} sites that were drawn as dealer answered")
 
     def _exchange(self, where: Where) -> Any:
         return self.agreed.stages[where[0]].turns[where[2]].exchange

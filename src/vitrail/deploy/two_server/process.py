@@ -29,11 +29,11 @@ def serve_second(
     problem = ""
     if own.site != own.study.protect.second:
         named = own.study.protect.second
-        problem = f"it is the kit of {own.site}, and the study's second server is {named or 'nobody'}."
+        problem = f"this is the kit of {own.site}, but the study's second server is {named or 'nobody'}."
     elif not own.approved:
-        problem = "it is not approved yet."
+        problem = "the coordinator has not approved this kit yet."
     if problem:
-        hint = "Take the second server's kit, and the first time the coordinator's answer: --approval FILE."
+        hint = "Use the kit of the second server; the first time, add the coordinator's approval: --approval FILE."
         raise VitrailError("cannot serve", [Problem(str(own.folder), problem, hint)])
     agreement = Agreement.of(own.study, own.seed, complete(own.participants, str(own.folder)))
     form = second_server_form(agreement, own.site, own.fingerprint)

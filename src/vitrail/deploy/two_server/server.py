@@ -57,7 +57,7 @@ class SecondServer:
     def answer(self, question: Message) -> Message:
         kind, words = question.kind, question.words
         if kind not in ("hello", two_server.SECOND, "finish"):
-            what = f"{kind[:20]!r} is not asked of a second server."
+            what = f"expected a message for a second server, got {kind[:20]!r}."
             raise MessageRefused("message", what)
         check_form(question, self.agreement.question(kind, words), "to the second server")
         if self.home != self.base / words["run"]:
@@ -75,11 +75,17 @@ class SecondServer:
 
     def _greet(self, words: dict[str, Any]) -> Message:
         if words["format"] != FORMAT or words["agreement"] != self.agreement.hash:
-            what = f"the coordinator's is {words['agreement'][:40]}, this server accepted {self.agreement.hash}."
-            hint = "Ask what changed: the study, or who takes part. Start anew with the new invitation or approval."
+            what = (
+                f"the coordinator's agreement is {words['agreement'][:40]}, but this server "
+                f"accepted {self.agreement.hash}."
+            )
+            hint = (
+                "Ask the coordinator whether the study or the list of participants changed. Then start again "
+                "with the new invitation or approval."
+            )
             if words["format"] != FORMAT:
                 what = f"the coordinator's messages have format {words['format']}, this server's {FORMAT}."
-                hint = "Use the same version of Vitrail at both ends."
+                hint = "Use the same version of Vitrail on both machines."
             raise AgreementMismatch("agreement", what, hint)
         return Message("hello", {})
 
@@ -106,7 +112,7 @@ class SecondServer:
         for name in question.words["names"]:
             try:
                 if name == self.name:
-                    raise SharedSumRefused(name, "it has no rows.")
+                    raise SharedSumRefused(name, "a second server has no rows.")
                 seed = self._read("half", about, name, question.words["letters"].get(name))
                 seeds |= {name: seed.hex()} if len(seed) == SEED else {}
             except VitrailError:
@@ -143,11 +149,11 @@ class SecondServer:
         words = question.words
         seeds, lot = self._seeds(folder, words["names"]), self._answered(folder, "halves").words["lot"]
         if words["dealer"] not in two_server.ranked(about, bytes.fromhex(lot), words["names"]):
-            raise SharedSumRefused(words["dealer"][:40], "the lot did not fall on it to deal.")
+            raise SharedSumRefused(words["dealer"][:40], "this site was not drawn as dealer.")
         deck = self._read("deck", about, words["dealer"], words["deck"])
         n, d = len(seeds), two_server.numbers_of(self.agreement, words["stage"], words["place"])
         if len(deck) != SEED + 8 * n * n:
-            raise SharedSumRefused(words["dealer"], "what it dealt has another length.")
+            raise SharedSumRefused(words["dealer"], "the numbers that it dealt do not have the agreed length.")
         table = np.frombuffer(deck[SEED:], "<u8").astype(np.uint64).reshape(n, n)
         clip = self.agreement.study.protect.clip
         assert clip is not None
@@ -159,7 +165,7 @@ class SecondServer:
     def _seeds(self, folder: Path, names: list[str]) -> list[bytes]:
         seeds = DecisionRecord(folder / SEEDS).read()
         if not seeds or list(seeds) != names:
-            raise SharedSumRefused(self.name, "these are not the sites whose halves this server has.")
+            raise SharedSumRefused(self.name, "expected the sites whose halves this server holds, got other sites.")
         return [bytes.fromhex(seed) for seed in seeds.values()]
 
     def _answered(self, folder: Path, leg: str) -> Message:

@@ -60,17 +60,20 @@ def check_second(study: Study) -> None:
     protect = study.protect
     what = hint = ""
     if protect.second and protect.sum != READ:
-        what, hint = f'it is for sum = "{READ}" only.', "Leave it out."
+        what, hint = f'this key is only for sum = "{READ}".', "Leave it out."
     elif protect.sum == READ and not protect.second:
-        what = "between machines somebody apart from the coordinator runs the second server."
-        hint = 'Write second = "NAME"; it is invited like a site.'
+        what = "between machines, somebody other than the coordinator must run the second server."
+        hint = 'Write second = "NAME"; the second server is invited like a site.'
     elif protect.second and study.verdict:
-        what, hint = "folds of a verdict are not asked of a second server so far.", "Leave [verdict] out, or use masks."
+        what, hint = (
+            "so far, the folds of a verdict do not work with a second server.",
+            "Remove [verdict], or use masks.",
+        )
     elif protect.second and study.training.refit:
-        what = "training once more on all rows is not asked of a second server so far."
+        what = "so far, the final training on all rows does not work with a second server."
         hint = "Write refit = false in [training], or use masks."
     if what:
-        raise VitrailError("this cannot be promised", [Problem("protect.second", what, hint)])
+        raise VitrailError("the study promises what cannot be kept", [Problem("protect.second", what, hint)])
 
 
 def numbers_of(agreed: Agreement, s: int, place: int) -> int:

@@ -31,7 +31,7 @@ class TwoServerSite:
     @property
     def proof(self) -> SiteIdentity:
         if self._proof is None:
-            raise SharedSumRefused(self.site, "this site cannot prove who it is, and shares nothing.")
+            raise SharedSumRefused(self.site, "this site has no proof of its identity, so it shares nothing.")
         return self._proof
 
     def report(self, question: Message, up: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -74,7 +74,7 @@ class TwoServerSite:
             return json.dumps(key.hex()).encode()
 
         if json.loads(write_once(self.home / KNOWN, signed)) != key.hex():
-            raise SharedSumRefused(second, "it had another key in this run.")
+            raise SharedSumRefused(second, "it used another key earlier in this run.")
         return key
 
 

@@ -69,15 +69,15 @@ class SiteFolds:
         elif kind not in KINDS:
             what = f"a fold has no {kind[:20]!r}."
         elif words.get("score"):  # on a tenth of the rows, and again on another tenth: much could be told from that
-            what = "no score is reported for a fold."
+            what = "expected no request for scores: no score is reported for a fold."
         elif type(run) is not str:
-            what = "it names no run."
+            what = "the request names no run."
         else:
             site.enter(run)
             if (site.home / ENDED).exists():
                 what = "the run has ended."
             elif site.data is None:
-                what = "nothing is prepared."
+                what = "the run has not been prepared at this site."
         if what:
             raise MessageRefused(FOLD, what)
 
@@ -128,9 +128,9 @@ class SiteFolds:
         judgement = dict[str, Any]()
         if cuts[0][0].folds < 2:
             many = count_persons(site.rows, study)
-            why = f"{many} {study.unit_word}s are too few: it takes two folds of {FEWEST}."
+            why = f"{many} {study.unit_word}s are too few: expected enough for two folds of {FEWEST}."
         elif missing:
-            why = f"this site was away when these folds ended: {', '.join(map(str, missing))} of {len(cuts)}."
+            why = f"this site was absent when these folds ended: {', '.join(map(str, missing))} of {len(cuts)}."
         else:
             units = count_persons(site.rows, study) if study.person_column else None
             judgement, why = own_verdict(study, y, np.stack(lots), **by_model, units=units), ""

@@ -51,7 +51,7 @@ def agreed_hash(study: Study, seed: int, participants: int | Mapping[str, str]) 
     there are keys, so that both ends know that they understand the study alike; nobody accepts that. Of a study with
     parties, the pact before there are keys."""
     if study.parties and method_of(study).joint == "neighbours":
-        what = f"{method_of(study).catalogue.title} sends distances, which give a guest's columns away."
+        what = f"{method_of(study).catalogue.title} would send distances, which give a guest's columns away."
         raise VitrailError(
             "this method cannot be deployed", [Problem("method", what, "Use split or vertical_logistic.")]
         )

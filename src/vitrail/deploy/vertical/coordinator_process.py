@@ -44,7 +44,7 @@ def serve_parties(
     missing = [n for n in who.study.parties if not who.sites[n]["approved"] or who.sites[n]["removed"]]
     if missing:
         problems = [
-            Problem(name, "it is a party of the study, and not approved.", "Approve its request.") for name in missing
+            Problem(name, "this party of the study is not approved.", "Approve its request.") for name in missing
         ]
         raise VitrailError("the study cannot start", problems)
     pact = PartyAgreement(who.study, who.seed, {n: who.sites[n]["card"] for n in who.study.parties})
@@ -90,8 +90,8 @@ def _current(folder: Path, agreement: str, new: bool, again: bool) -> tuple[str,
         if last["agreement"] == agreement and (again or not _carried(place).get("finished")):
             return last["run"], place, (place / "deployed.json").exists()
     if again:
-        what = "there is no run of this agreement that could be gone on with."
-        raise VitrailError("nothing to ask again", [Problem(str(folder), what, "Leave --again out.")])
+        what = "this agreement has no earlier run that could continue."
+        raise VitrailError("there is no run to continue", [Problem(str(folder), what, "Leave --again out.")])
     run = secrets.token_hex(8)
     place = folder / "runs" / f"{time.strftime('%Y%m%d-%H%M%S')}-{run[:4]}"
     write_atomically(file, json.dumps({"run": run, "place": place.name, "agreement": agreement}))

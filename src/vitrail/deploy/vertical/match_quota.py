@@ -25,8 +25,8 @@ FILE = "matches.json"
 def list_ratio(study_ratio: float, given: float | None) -> float:
     """How many times as long as ours another's list may be: what the officer said, else the study's or RATIO."""
     if given is not None and given > study_ratio:
-        what = f"{given:g} is more than the {study_ratio:g} that the study allows."
-        hint = "Give less, or ask the coordinator for a larger ratio under [match]."
+        what = f"{given:g} is more than {study_ratio:g}, the limit in the study."
+        hint = "Give a smaller number, or ask the coordinator for a larger ratio under [match]."
         raise VitrailError("the party cannot join", [Problem("--list-ratio", what, hint)])
     return min(study_ratio, RATIO) if given is None else given
 
@@ -36,8 +36,11 @@ def check_lengths(party: str, lengths: Mapping[str, int], ratio: float) -> None:
     own, problems = lengths[party], []
     for other, length in lengths.items():
         if length > ratio * own:
-            what = f"it has {several(length, 'id')} and yours {own}; you allow {ratio:g} times as many."
-            hint = f"Nothing of your list has left. Ask {other} why; --list-ratio allows more."
+            what = (
+                f"its list has {several(length, 'id')} and yours has {own}; you allow it at most {ratio:g} times as "
+                "many as you have."
+            )
+            hint = f"Nothing of your list has left. Ask {other} for the reason; --list-ratio allows more."
             problems.append(Problem(f"list of {other}", what, hint))
     if problems:
         raise ListTooLong(problems=problems)
@@ -55,7 +58,7 @@ class MatchQuota:
             count = json.loads(self.path.read_text(encoding="utf-8"))
             self.allowed, self.begun = int(count["allowed"]), list(count["begun"])
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            what = "it cannot be read, so that nobody knows how many matches were begun."
+            what = "the file cannot be read, so nobody knows how many matches were started."
             hint = "Restore it from a copy."
             raise VitrailError("the count of matches cannot be read", [Problem(str(self.path), what, hint)]) from None
 
@@ -76,14 +79,14 @@ class MatchQuota:
     def begin(self, run: str, lengths: Mapping[str, int]) -> None:
         """Written down before this party's list leaves."""
         if self.spent:
-            what = f"{len(self.begun)} were begun, and each tells the others which ids of their lists are here."
-            raise MatchesSpent("match", what, "Join again, and say yes to more.")
+            what = f"{len(self.begun)} were started, and each reveals to the others which ids of their lists are here."
+            raise MatchesSpent("match", what, "Join again, and allow more matches.")
         time = datetime.now().astimezone().isoformat(timespec="seconds")
         self.begun.append({"run": run, "time": time, "lengths": dict(lengths)})
         self._keep()
 
     def words(self) -> str:
-        return f"Matches begun, over all runs: {len(self.begun)} of {self.allowed} that somebody here said yes to."
+        return f"Matches started, over all runs: {len(self.begun)} of the {self.allowed} that somebody here allowed."
 
     def _keep(self) -> None:
         private_folder(self.path.parent)

@@ -18,8 +18,10 @@ from vitrail.vertical.matching import protocol as matching_protocol
 class Have(NamedTuple):
     """From a guest, first of all."""
 
-    mark: Annotated[str, "the name of a match that you kept from before, or nothing"]
-    kept: Annotated[list[int], "after which steps of training you kept your state, to go on from there"]
+    mark: Annotated[str, "the name of an earlier match that you kept, or nothing"]
+    kept: Annotated[
+        list[int], "after which steps of training you kept your state, so that training can continue from there"
+    ]
 
 
 class Begin(NamedTuple):
@@ -31,18 +33,18 @@ class Begin(NamedTuple):
 class Offered(NamedTuple):
     """From a guest, before training."""
 
-    columns: Annotated[int, "how many numbers for a patient your model weighs; not which columns they are made of"]
-    training: Annotated[int, "how often you let a patient be asked about in training"]
-    after: Annotated[int, "how many patients you still let be asked about afterwards"]
+    columns: Annotated[int, "how many numbers for a patient your model uses, but not which columns they come from"]
+    training: Annotated[int, "how often you allow questions about a patient in training"]
+    after: Annotated[int, "about how many patients you still allow questions after training"]
 
 
 class Settled(NamedTuple):
     """From the host, before training: what all guests offered, and where training goes on."""
 
-    columns: Annotated[list[int], "how many numbers each guest's model weighs"]
-    training: Annotated[list[int], "how often each guest lets a patient be asked about in training"]
-    after: Annotated[list[int], "how many patients each guest still lets be asked about afterwards"]
-    step: Annotated[int, "with which step training goes on"]
+    columns: Annotated[list[int], "how many numbers for a patient each guest's model uses"]
+    training: Annotated[list[int], "how often each guest allows questions about a patient in training"]
+    after: Annotated[list[int], "about how many patients each guest still allows questions after training"]
+    step: Annotated[int, "with which step training continues"]
 
 
 KINDS: dict[str, type[Any]] = {
@@ -97,4 +99,4 @@ def sentences(kind: type[Any]) -> dict[str, str]:
 
 
 def _refusal(where: str, what: str) -> VitrailError:
-    return MessageRefused(where, what, "Nothing of it was used.")
+    return MessageRefused(where, what, "The message was not used.")

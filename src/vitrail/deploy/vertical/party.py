@@ -71,19 +71,21 @@ class PartyEndpoint:
     def answer(self, asked: Message) -> Message:
         form = FORMS.get(asked.kind)
         if form is None or asked.words.keys() != form.keys():
-            raise MessageRefused("message", f"expected one of {', '.join(FORMS)}, each with its words.")
+            raise MessageRefused("message", f"expected one of {', '.join(FORMS)}, each with its own fields.")
         if wrong := [k for k, kind in form.items() if type(asked.words[k]) is not kind]:
-            raise MessageRefused("message", f"its words {', '.join(wrong)} are not as agreed.")
+            raise MessageRefused("message", f"its fields {', '.join(wrong)} are not as agreed.")
         if not is_run(asked.words["run"]):
-            raise MessageRefused("run", f"{asked.words['run'][:20]!r} is no run.")
+            raise MessageRefused("run", f"{asked.words['run'][:20]!r} is not the name of a run.")
         answer: Message = getattr(self, f"_on_{asked.kind}")(asked)
         return answer
 
     def _on_hello(self, asked: Message) -> Message:
         words = asked.words
         if words["format"] != FORMAT or words["agreement"] != self.pact.hash:
-            what = f"the coordinator's is {words['agreement'][:40]}, this party accepted {self.pact.hash}."
-            hint = "Ask the coordinator what changed, and join anew with its new papers."
+            what = (
+                f"the coordinator's agreement is {words['agreement'][:40]}, but this party accepted {self.pact.hash}."
+            )
+            hint = "Ask the coordinator what changed, and join again with the new invitation or approval."
             raise AgreementMismatch("agreement", what, hint)
         if self.line is not None:
             self.line.end()
@@ -109,7 +111,7 @@ class PartyEndpoint:
         if number == self._last[0] and mark == self._last[1]:
             return self._last[2]  # the answer was lost on the way
         if number != self._last[0] + 1:
-            raise MessageRefused("message", f"expected number {self._last[0] + 1}, got {number}.")
+            raise MessageRefused("message", f"expected letter number {self._last[0] + 1}, got {number}.")
         if self._over is not None and self._over.runs:
             return self._busy()
         if self.line is None:
@@ -170,7 +172,7 @@ def _dealt(asked: Message, name: str) -> dict[Triple, Any]:
             guest, step, kind = label
             triple = TRIPLES[kind](**{k: asked.tensors[f"dealt/{i}/{k}"] for k in TRIPLES[kind]._fields})
         except (KeyError, TypeError, ValueError):
-            raise MessageRefused(f"triple {i}", "expected one of the dealer's.") from None
+            raise MessageRefused(f"triple {i}", "expected numbers from the dealer.") from None
         out[Triple(str(guest), int(step))] = triple
     return out
 

@@ -109,7 +109,7 @@ class PostrunRequest:
         complete = [~run.model.guest_answers[name][wanted].isnan().any(1) for name in run.model.guest_answers]
         rows = wanted[torch.stack(complete).all(0)]
         if len(rows) < len(wanted):
-            self.say(f"{len(rows)} of {len(wanted)} rows are explained: of the others a guest has told nothing.")
+            self.say(f"{len(rows)} of {len(wanted)} rows are explained; a guest has not answered about the others.")
         if not len(rows):
             return
         explained = run.model.explain(side.rows, rows)
@@ -121,7 +121,7 @@ def host_run(kit: Kit, run: str | None = None) -> Path:
     """The folder of that run of a host, or of the one that ended last."""
     runs = {p.parent.parent.name: p.parent for p in kit.home.glob(f"*/{RUN}/run.json") if is_finished(p.parent)}
     if kit.site != kit.study.host:
-        what, hint = f"{kit.site} is a guest, and the model is the host's.", f"Ask {kit.study.host}."
+        what, hint = f"{kit.site} is a guest, but only the host has a model.", f"Ask {kit.study.host}."
     elif run is not None and run not in runs:
         what, hint = f"run {run} has not ended here.", f"Runs: {', '.join(sorted(runs)) or 'none'}."
     elif not runs:

@@ -38,8 +38,10 @@ def pact_of(kit: Kit) -> PartyAgreement:
     """With the keys of all parties, as they came with the approval."""
     place = kit.folder / party_keys.CARDS
     if not kit.approved or not place.exists():
-        hint = "Give the coordinator's answer: --approval FILE."
-        raise VitrailError("the party cannot join", [Problem(str(kit.folder), "it is not approved yet.", hint)])
+        hint = "Give the coordinator's approval: --approval FILE."
+        raise VitrailError(
+            "the party cannot join", [Problem(str(kit.folder), "the coordinator has not approved this kit yet.", hint)]
+        )
     try:
         cards = json.loads(read_text(place, LONGEST_TEXT))
     except (OSError, ValueError, RecursionError):
@@ -81,8 +83,8 @@ def form_of_party(
     form."""
     study = kit.study
     if kit.site == study.host and any(n is not None for n in ration):
-        what = f"{kit.site} is the host, which asks and is not asked."
-        raise VitrailError("a host has no ration", [Problem("--ration", what, "Leave it out.")])
+        what = f"{kit.site} is the host, which asks questions and answers none."
+        raise VitrailError("a host has no ration", [Problem("--ration", what, "Omit it.")])
     assert study.match is not None
     pact, asked, most = pact_of(kit), study.parties[kit.site].ration, list_ratio(study.match.ratio, ratio)
     mine = (asked.training if ration[0] is None else ration[0], asked.after if ration[1] is None else ration[1])
@@ -99,7 +101,7 @@ def _accepted(mark: str, accept: str, matches: MatchQuota) -> str:
     return mark if accept in earlier else accept
 
 
-MORE = f"Shall {MOST_MATCHES} more matches be allowed? Each tells the others which ids of theirs are here. Type yes: "
+MORE = f"Allow {MOST_MATCHES} more matches? Each reveals to the others which of their ids are here. Type yes: "
 
 
 def _says_yes(question: str) -> bool:
@@ -127,8 +129,8 @@ def take_part(
     host = kit.site == kit.study.host
     others = {"--look-up": look_up} if host else {"--explain": explain, "--ask": ask}
     if lost := [name for name, given in others.items() if given]:
-        what = f"it is not for a {'host' if host else 'guest'}."
-        raise VitrailError("cannot join", [Problem(name, what, "Leave it out.") for name in lost])
+        what = f"this option is not for a {('host' if host else 'guest')}."
+        raise VitrailError("cannot join", [Problem(name, what, "Omit it.") for name in lost])
     new = None if ask is None else read_table(ask, kit.study)
     pact, frame, mine = agree_party(kit, data, accept, ration, look_up, ratio, sandbox)
     after = PostrunRequest(kit.study, kit.seed, say, explain, new)
@@ -175,7 +177,7 @@ class Officer:
             for guests, count in some.items():
                 self.say(f"{several(count, 'id')} in common with {' and '.join(guests)}.")
             if not self.places and not self._asked():
-                what = f"nobody here agreed that each party learns which rows these {rows} are."
+                what = f"nobody here agreed that each party learns which of its rows these {rows} are."
                 hint = (
                     "Join with --places to agree. The other parties learned the number of common rows, and nothing "
                     "else."
@@ -186,4 +188,4 @@ class Officer:
     def _asked(self) -> bool:
         if not sys.stdin.isatty():
             return False
-        return _says_yes("Shall each party learn which of its rows these are? Type yes: ")
+        return _says_yes("Reveal to each party which of its own rows these are? Type yes: ")

@@ -51,8 +51,8 @@ class LetterRelay:
         for _ in range(MOST_SESSIONS):
             if RelaySession(self).run():
                 return
-        what = f"parties were started anew in each of {MOST_SESSIONS} attempts."
-        raise StudyStopped("parties", what, "See what they say: vitrail doctor.")
+        what = f"a party restarted during each of {MOST_SESSIONS} attempts."
+        raise StudyStopped("parties", what, "Run vitrail doctor at each party.")
 
     def ask(self, questions: Mapping[str, Message]) -> dict[str, Message]:
         """Answers of those who gave one that is no error."""
@@ -61,17 +61,27 @@ class LetterRelay:
         for name, answer in responses.answers.items():
             self.missed.pop(name, None)
             if answer.kind == "error":
-                failed.append(Problem(name, f"{error_text(answer)}.", "Repair it there."))
+                failed.append(Problem(name, f"{error_text(answer)}.", "Correct the problem at that party."))
             elif answer.kind != questions[name].kind:
                 failed.append(
-                    Problem(name, f"it answered {answer.kind[:20]!r} to {questions[name].kind!r}.", "Call it.")
+                    Problem(
+                        name,
+                        f"it answered with a message {answer.kind[:20]!r} to a message {questions[name].kind!r}.",
+                        "Call it.",
+                    )
                 )
             if self.trouble.pop(name, ""):
                 self.way.log("answers again", site=name, what="")
         for name, what in responses.trouble.items():
             self.missed.setdefault(name, time.monotonic())
             if isinstance(what, SiteRemoved):
-                failed.append(Problem(name, "it was removed from the study.", "Invite to a new study without it."))
+                failed.append(
+                    Problem(
+                        name,
+                        "it was removed from the study.",
+                        "Make a new study without it, and invite the others again.",
+                    )
+                )
             if self.trouble.get(name) != what:
                 self.way.log("trouble", site=name, what=what)
                 self.trouble[name] = what
@@ -88,8 +98,10 @@ class LetterRelay:
         """Where somebody is late: in words, for who will start it again."""
         if not late:
             return
-        hint = "Have it join again, then start serve again: it goes on from the last epoch that all parties kept."
-        what = f"it has not answered for {DEADLINES} deadlines of {self.deadline:g} seconds."
+        hint = (
+            "Have it join again, then start serve again. Training continues from the last epoch that all parties kept."
+        )
+        what = f"it has let {DEADLINES} deadlines of {self.deadline:g} seconds pass without an answer."
         title = "training stopped at a checkpoint" if training else "the study stopped before training"
         title += f": {' and '.join(late)} {'is' if len(late) == 1 else 'are'} away"
         raise VitrailError(title, [Problem(name, what, hint) for name in late])
@@ -118,7 +130,7 @@ class RelaySession:
             if not self.standing and self.state[self.to.host] == "ended":
                 return True
             if not self.standing:
-                what = "each waits for a letter of another."
+                what = "each of these parties waits for a letter from another one."
                 raise StudyStopped("parties", what, "Start serve again.")
             answers = self.to.ask(self.standing)
             for party, answer in answers.items():
@@ -186,8 +198,8 @@ class RelaySession:
             if party == self.to.host:
                 self._deal(terms, deal)
         except (KeyError, TypeError, ValueError):
-            what = "its answer is not as agreed."
-            raise StudyStopped(party, what, "Use the same version there.") from None
+            what = "its answer does not match the agreement."
+            raise StudyStopped(party, what, "Use the same version of Vitrail there.") from None
 
     def _deal(self, terms: list[int], deal: list[tuple[str, int]]) -> None:
         if terms:

@@ -65,8 +65,10 @@ def terms_of(study: Study, rows: int, columns: Sequence[int], training: Sequence
     """The same at host, guests and dealer."""
     guests = study.guests
     if not len(columns) == len(training) == len(guests):
-        what = f"expected numbers of {len(guests)} guests, got {len(columns)} and {len(training)}."
-        raise MessageRefused("terms", what, "Use the same version everywhere.")
+        what = (
+            f"expected numbers of columns and rations for {len(guests)} guests, got {len(columns)} and {len(training)}."
+        )
+        raise MessageRefused("terms", what, "Use the same version of Vitrail at all parties.")
     wide = ((study.parties[g], g, n) for g, n in zip(guests, columns, strict=True))
     offers = [GuestOffer(guest, n, party.answer, party.bits, party.noise) for party, guest, n in wide]
     left = {g: (n, study.parties[g].ration.after) for g, n in zip(guests, training, strict=True)}
@@ -153,7 +155,7 @@ class PartyProgram:
     def _begin(self, run: str, lengths: dict[str, int]) -> None:
         """The officer sees how long the lists are; then the match is counted, and this party's list may leave."""
         others = ", ".join(f"{party} {length}" for party, length in lengths.items() if party != self.party)
-        self.say(f"Ids in the lists: {others}; here {lengths[self.party]}.")
+        self.say(f"Ids in the other lists: {others}; in your list: {lengths[self.party]}.")
         check_lengths(self.party, lengths, self.list_ratio)
         MatchQuota(self.home).begin(run, lengths)
 
@@ -164,8 +166,10 @@ class PartyProgram:
         here = {g: letter for g, letter in have.items() if letter is not None}
         anew = before is None or any(letter.mark != before.mark for letter in here.values())
         if anew and len(here) < len(guests):
-            what = "they are needed for a match, and not all are there."
-            raise VitrailError("no match without all guests", [Problem(", ".join(guests), what, "Have all join.")])
+            what = "a match needs all guests, and these are absent."
+            raise VitrailError(
+                "not all guests are present for the match", [Problem(", ".join(guests), what, "Have all join.")]
+            )
         for guest in here:
             mailbox.post(guest, Begin(int(anew)))
         rows = self._match(mailbox, home, before, anew)
@@ -182,9 +186,9 @@ class PartyProgram:
         mailbox.ask_dealer([], [terms.rows, *columns, *training])
         if step:
             talk.go_on(home / STEPS, step)
-            self.say(f"{step} of {terms.steps} steps were taken before.")
+            self.say(f"{step} of {terms.steps} steps were done before.")
         if step < terms.steps and len(here) < len(guests):
-            what = f"of {terms.steps} steps {step} were kept by all, and training goes on only with all guests."
+            what = f"all parties kept {step} of {terms.steps} steps, but training can only continue with all guests."
             raise VitrailError("training cannot go on", [Problem(", ".join(guests), what, "Have all of them join.")])
         talk.train(keep=home / STEPS)
         write_atomically(home / TRAINED, "")

@@ -50,7 +50,7 @@ class State(NamedTuple):
     params: Params  # the model of the site's group
     shared: Params  # that of all sites
     memory: Annotated[Params, "what the optimiser remembers of your last batches"] = {}  # noqa: RUF012
-    own_memory: Annotated[Params, "what it remembers for the models of your own"] = {}  # noqa: RUF012
+    own_memory: Annotated[Params, "what the optimiser remembers for your own models"] = {}  # noqa: RUF012
 
 
 class Coord(NamedTuple):
@@ -70,7 +70,7 @@ class Centred(NamedTuple):
 
 class Blocks(NamedTuple):
     change: Annotated[Params, "what training on your rows changed in the model of your group; zeros for all others"]
-    weight: Annotated[Tensor, "how much that counts, in the place of your group"]  # [site, version, start, centre]
+    weight: Annotated[Tensor, "how much that counts, at the position of your group"]  # [site, version, start, centre]
     fit: Annotated[Tensor, "the loss of your group's model on your rows"]  # [site, version, start, K > 1]
 
 
@@ -160,14 +160,14 @@ def rest_of(down: Centred, times: int) -> Params:
 class CentreOffer(NamedTuple):
     params: Annotated[Params, "the model of all sites, without each fold and on all rows"]  # [site, version, ...]
     centres: Annotated[Params, "the models of all groups"]  # [site, version, centre, ...]: of the best start
-    start: Annotated[Tensor, "from which start they came"]  # [site, K]
-    choice: Annotated[Tensor, "the choice: how many groups, constants of your own or not, how much of your own model"]
+    start: Annotated[Tensor, "from which random start they come"]  # [site, K]
+    choice: Annotated[Tensor, "the choice: how many groups, whether sites have constants, how much of your own model"]
     lot: Annotated[Tensor, "a number from which the fold of each row follows"]
 
 
 class CentreCosts(NamedTuple):
     costs: Annotated[Tensor, "what each alternative would have cost you: loss on rows that were left out"]
-    rows: Annotated[Tensor, "how many rows that is, as they count"]
+    rows: Annotated[Tensor, "the number of these rows, by their weights"]
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,9 @@ MEANS = {
 class State(NamedTuple):
     of: Any  # that of the method, [site, version, ...]
     own: Annotated[Params, "the models trained on your rows alone, on all of them and without each fold"]
-    tuned: Annotated[Params, "the models that your rows tuned"]  # [site, step, version, ...]; settled: [site, ...]
+    tuned: Annotated[
+        Params, "the models that were tuned on your rows"
+    ]  # [site, step, version, ...]; settled: [site, ...]
     epochs: Tensor  # [site]: of tuning, so far
     losses: Tensor  # [site, start, alpha]: per row, on rows left out; a report tells them, times the rows
     errors: Tensor  # [site, start, alpha]: of their difference to the next; a report tells their squares
@@ -76,9 +78,9 @@ def why_unfit(name: str | None) -> str:
     stages = (made := build_inner(name)).plan(2)
     one, *more = stages[0].exchanges
     if not made.catalogue.federated or more or one.wire.aggregation != "sum" or type(made).shared is Method.shared:
-        return "its rounds are not one sum that makes a shared model, which every site could mix with its own"
+        return "its rounds are not one sum that gives a shared model, which each site could mix with its own"
     if any(ex.needs.row_indices for stage in stages for ex in stage.exchanges):
-        return "it looks at which rows a batch holds, as this one does: it chooses by itself"
+        return "like this method, it depends on which rows are in a batch, because it makes such a choice itself"
     return ""
 
 
@@ -132,8 +134,11 @@ class MixOffer(NamedTuple):
 
 class MixCosts(NamedTuple):
     costs: Annotated[Tensor, "what each mix would have cost you: loss on rows that were left out"]
-    rows: Annotated[Tensor, "how many rows that is, as they count"]
-    against: Annotated[Tensor, "per row, what each mix costs you more than alone, its square, and its squared error"]
+    rows: Annotated[Tensor, "the number of these rows, by their weights"]
+    against: Annotated[
+        Tensor,
+        "per row, the additional loss of each mix compared with training alone, its square, and its squared error",
+    ]
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from vitrail.methods.blocks.basics import EarlyStopping, Reveal, distance, per_u
 
 class State(NamedTuple):
     params: Params  # the user's own model, once settled
-    local: Annotated[Params, "the model that is trained on your rows alone, beside"]
+    local: Annotated[Params, "the model that is trained on your rows alone, in parallel"]
     shared: Params  # Global, once settled
     memory: Annotated[Params, "what the optimiser remembers of your last batches"] = {}  # noqa: RUF012
 
@@ -43,18 +43,20 @@ class Coord(Protocol):
 
 class Down(NamedTuple):
     models: Annotated[Params, "the models of all sites"]  # [site, user, ...]
-    wanted: Annotated[Tensor, "to which of them you are asked to answer"]  # [site, user] bool
+    wanted: Annotated[Tensor, "for which of them you are asked to train"]  # [site, user] bool
     own: Annotated[Tensor, "which of them is yours"]  # [site, user]: 1 where the site is the user
 
 
 class Up(NamedTuple):
     update: Annotated[Params, "what your rows would change in the model of each site"]  # [site, user, ...]
     rows: Annotated[Tensor, "how many rows you train on"]  # these [site]
-    drawn: Annotated[Tensor, "how many of them were drawn in this round"]
-    batches: Annotated[Tensor, "in how many batches"]
+    drawn: Annotated[Tensor, "how many of your rows were drawn in this round"]
+    batches: Annotated[Tensor, "in how many batches your rows were drawn"]
     loss: Annotated[Tensor | Nothing, "the loss of your model on rows that you set aside"] = Nothing()
     to_alone: Annotated[Tensor | Nothing, "how far your model is from one trained on your rows alone"] = Nothing()
-    between: Annotated[Tensor | Nothing, "how far that one is from the model of all sites"] = Nothing()
+    between: Annotated[
+        Tensor | Nothing, "how far the model trained on your rows alone is from the model of all sites"
+    ] = Nothing()
 
 
 class Work(NamedTuple):
@@ -88,7 +90,7 @@ class EveryUser(Method[State, Held, Work, Down, Up], Generic[Held]):
         """[user, site] bool: whose model which site is asked to train."""
 
     def plan(self, rounds: int) -> tuple[Stage, ...]:
-        what = "the model trained on your rows alone, which stays here until then, if it is linear"
+        what = "the model trained on your rows alone, if it is linear; until then it stays here"
         shown = Reveal(lambda task, state: state.local if task.net.linear else {}, _of_linear, what)
         show = (Stage("show", (shown,), 1, "own model", "After training, once"),)
         return (training(self, rounds), *(show if self.beside else ()))

@@ -37,11 +37,11 @@ class State(NamedTuple):
     shared: Params  # as they were received
     ending: Annotated[Params, "the prototypes and the last layer that are made of your own pictures"]
     alone: Annotated[Params, "the model that is trained on your pictures alone"]
-    alone_ending: Annotated[Params, "its prototypes and last layer, made of your own pictures"]
-    patches: Annotated[Tensor, "which of your pictures, and which place in it, each prototype is taken from"]
+    alone_ending: Annotated[Params, "the prototypes and the last layer of that model, made of your own pictures"]
+    patches: Annotated[Tensor, "from which of your pictures, and from which place in it, each prototype is taken"]
     easy: Annotated[Tensor, "how well your pictures of each class were recognised after the warm-up"]  # [site, class]
     memory: Annotated[Params, "what the optimiser remembers of your last batches"] = {}  # noqa: RUF012
-    alone_memory: Annotated[Params, "what the optimiser remembers of them for that model"] = {}  # noqa: RUF012
+    alone_memory: Annotated[Params, "what the optimiser remembers for the model trained on your pictures alone"] = {}  # noqa: RUF012
 
 
 class Coord(NamedTuple):

@@ -38,14 +38,17 @@ class OfferedModel(NamedTuple):
 
 
 class Round(NamedTuple):
-    models: Annotated[Params, "the models that sites let go round"]  # [site, user, ...]
-    real: Annotated[Tensor, "which sites let one go round"]  # [site, user]
+    models: Annotated[Params, "the models that sites offered to the others"]  # [site, user, ...]
+    real: Annotated[Tensor, "which sites offered a model"]  # [site, user]
 
 
 class TransferCounts(NamedTuple):
-    counts: Annotated[Tensor, "of each model and class, how many hold-out pictures it tells right, of how many"]
+    counts: Annotated[
+        Tensor, "for each model and class, how many hold-out pictures it classifies correctly, out of how many"
+    ]
     rises: Annotated[
-        Tensor, "of each model and class, how far the most telling piece of your pictures of the class convinces it"
+        Tensor,
+        "for each model and class, how far the most telling piece of your pictures of the class convinces the model",
     ]
 
 
@@ -53,7 +56,7 @@ class TransferCounts(NamedTuple):
 class OfferModel(Exchange[Any, Any, Nothing, Nothing, OfferedModel]):
     name: ClassVar[str] = "models set out"
     of: InDISCO
-    consent: str = "to every site, your model that was trained on your pictures alone, once, so that each can try it"
+    consent: str = "your model trained on your pictures alone, sent once to every site so that each can try it"
 
     def report(self, site: SiteContext, state: Any, work: Nothing, down: Nothing) -> tuple[Any, Any]:
         """As it was before the push: a pushed prototype is a piece of one of the site's pictures."""
@@ -72,8 +75,9 @@ class Try(Exchange[Any, Any, Nothing, Round, TransferCounts]):
     needs = Needs(holdout=True)
     of: InDISCO
     consent: str = (
-        "how many of your hold-out pictures of each class each site's model tells right, of how many, and how far "
-        "the most telling piece of your pictures of the class convinces it, put into your other pictures"
+        "for each class and each site's model, how many of your hold-out pictures it classifies "
+        "correctly, out of how many, and how far the most telling piece of your pictures of the class "
+        "convinces it when put into your other pictures"
     )
 
     def send(self, task: Task, coord: Any, roster: Roster) -> Round:
@@ -119,7 +123,7 @@ def shows(of: InDISCO) -> tuple[AnyExchange, ...]:
         between = (of.apart(state)[net.NAME] - state.shared[net.NAME]).square().sum(-1).sqrt()
         return {"distance": between.unflatten(1, (net.outputs, net.per_class)).mean(2)}
 
-    far = "how far the prototypes of your own lie from the shared ones, a mean for each class"
+    far = "how far your own prototypes lie from the shared ones, a mean for each class"
     easy = "how well your pictures of each class were recognised after the warm-up: a mean loss for each"
     by_class = ("site", "class")
     exchanges: list[AnyExchange] = [OfferModel(of), Try(of)] if of.travel else []

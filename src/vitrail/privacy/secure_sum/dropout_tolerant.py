@@ -181,12 +181,13 @@ class SumParticipant:
 
     def _check_names(self, names: Sequence[str]) -> None:
         if self.site not in names or len(set(names)) < len(names) or not len(names) <= self.terms.most:
-            raise SumRefused("sites", f"{len(names)} are listed, this one among them: {self.site in names}.")
+            among = "among them" if self.site in names else "not among them"
+            raise SumRefused("sites", f"{len(names)} sites are listed, and this site is {among}.")
         if len(names) < self.terms.least:
-            what = f"it would be the sum of {len(names)} sites, and {self.terms.least} are the fewest."
+            what = f"the sum would be over {len(names)} sites, but at least {self.terms.least} are required."
             raise SumRefused("sites", what)
         if unknown := sorted(set(names) - self.others.keys() - {self.site}):
-            raise SumRefused(unknown[0], "this site has no key of it for shares.")
+            raise SumRefused(unknown[0], "this site has no key for encrypting shares to it.")
 
     def _new_draws(self, names: Sequence[str]) -> dict[str, Any]:
         private, self_mask = X25519PrivateKey.generate(), secrets.token_bytes(32)
@@ -215,7 +216,7 @@ class SumParticipant:
     ) -> Flat:
         draws = self._draws.read()
         if "private" not in draws:
-            raise SumRefused(self.site, "no key was drawn for this sum.")
+            raise SumRefused(self.site, "this site has drawn no key for this sum.")
         names = draws["names"]
         near = self._near(names, roster, drawn)
         for other in near:
@@ -229,11 +230,11 @@ class SumParticipant:
 
     def _near(self, names: Sequence[str], roster: Sequence[str], drawn: Mapping[str, SumKeys]) -> list[str]:
         if not {self.site} <= set(roster) <= set(names) or len(set(roster)) < self.terms.least:
-            what = f"{len(roster)} sites are in it, of {len(names)} whose shares there are."
+            what = f"the sum has {len(roster)} sites, out of {len(names)} that have distributed shares."
             raise SumRefused("sites", f"{what} At least {self.terms.least} are needed, this one among them.")
         near = [n for n in groups(self.terms.about, names)[self.site] if n != self.site and n in set(roster)]
         if missing := [n for n in near if n not in drawn]:
-            raise SumRefused(missing[0], "it is in the sum, and its key was not told.")
+            raise SumRefused(missing[0], "it is in the sum, but its key was not sent.")
         if len({drawn[n].key for n in near}) < len(near):
             raise SumRefused("keys", "two sites have the same key.")
         return near
@@ -242,11 +243,11 @@ class SumParticipant:
         self, reporters: Sequence[str], report: SumReport, lists: Mapping[str, bytes], check: Check
     ) -> None:
         if not {self.site} <= set(reporters) <= set(report.roster) or len(set(reporters)) < self.terms.least:
-            what = f"{len(set(reporters))} sites would have reported, of {len(report.roster)} in the sum."
+            what = f"{len(set(reporters))} sites are listed as having reported, out of {len(report.roster)} in the sum."
             raise SumRefused("sites", f"{what} At least {self.terms.least} are needed, this one among them.")
         for other in sorted(set(reporters) - {self.site}):
             if other not in lists:
-                raise SumRefused(other, "it is said to have reported, and did not sign the list of this sum.")
+                raise SumRefused(other, "it is listed as having reported, but did not sign the list of this sum.")
             check(other, signed_list_text(self.terms, other, report.mark), lists[other])
 
     def _sealed(self, neighbour: str, shares: bytes) -> bytes:
@@ -257,7 +258,7 @@ class SumParticipant:
         nonce = int.from_bytes(sealed[:NONCE], "little")
         shares = self._box(sender, sender, self.site).open(sealed[NONCE:], sender, nonce)
         if len(shares) != 2 * SIZE:
-            raise SumRefused(sender, "its shares have another length.")
+            raise SumRefused(sender, "its shares do not have the expected length.")
         return shares[:SIZE], shares[SIZE:]
 
     def _box(self, other: str, *ends: str) -> SealedBox:
@@ -293,8 +294,8 @@ class SumParticipant:
 
     def _damaged(self, name: str) -> JournalDamaged:
         """Drawn or reported anew, it could be otherwise than it was."""
-        what = "it cannot be read, and this site adds nothing more to this sum."
-        return JournalDamaged(str(self.folder / name), what, "The next sum has new files.")
+        what = "the file cannot be read, so this site contributes nothing more to this sum."
+        return JournalDamaged(str(self.folder / name), what, "The next sum uses new files.")
 
 
 def signed_text(terms: SumSpec, site: str, names: Sequence[str], key: bytes, mark: bytes) -> bytes:
@@ -381,7 +382,7 @@ class SumOpening:
         """From shares that fit what the site said of its secret; a holder whose share does not fit is passed over."""
         there, enough = self._of(name, shares), self._needed(name)
         if len(there) < enough:
-            raise SumRefused(name, f"{len(there)} shares of its secret are there, and {enough} are needed.")
+            raise SumRefused(name, f"only {len(there)} shares of its secret are available, but {enough} are needed.")
         for some in islice(combinations(there, enough), MOST_TRIES):
             secret = join({x: there[x] for x in some})
             if secret is not None and self._fits(name, secret):

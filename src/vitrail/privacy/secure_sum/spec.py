@@ -79,11 +79,11 @@ def wrong_values(terms: SumSpec, values: Mapping[str, NDArray[np.float64]]) -> l
     for name in sorted(values.keys() | terms.shapes.keys()):
         value, shape = values.get(name), terms.shapes.get(name)
         if value is None or shape is None or np.shape(value) != shape:
-            what = f"agreed as {shape}, and here is {None if value is None else np.shape(value)}."
+            what = f"expected the agreed shape {shape}, got {(None if value is None else np.shape(value))}."
             out.append(Problem(name, what))
         elif not np.isfinite(value).all() or np.abs(value).max(initial=0.0) > terms.clip[name]:
-            what = f"a value is larger than the agreed {terms.clip[name]:g}, or no number."
-            out.append(Problem(name, what, "It would wrap round and spoil the sum: nothing was sent."))
+            what = f"a value is larger than the agreed limit {terms.clip[name]:g}, or not a finite number."
+            out.append(Problem(name, what, "It would overflow and corrupt the sum, so nothing was sent."))
     return out
 
 

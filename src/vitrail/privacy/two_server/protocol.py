@@ -57,8 +57,8 @@ def halves_of(x: NDArray[np.float64], clip: float) -> tuple[Words, bytes]:
     """The first server's half, and what the second draws its own from."""
     size = float(np.linalg.norm(x))
     if not size <= clip * (1 + 1e-6):  # false for what is no number
-        what = f"the change is {size:.3g} long, and {clip:g} was agreed on."
-        raise VitrailError("a report was not shared", [Problem("report", what, "Nothing was sent.")])
+        what = f"the length of the change is {size:.3g}, but the agreed maximum is {clip:g}."
+        raise VitrailError("a report was not split between the servers", [Problem("report", what, "Nothing was sent.")])
     seed = secrets.token_bytes(SEED)
     return to_fixed_point(x, clip) - draw(seed, len(x)), seed
 
@@ -105,7 +105,7 @@ class ShareServer:
         n, d = self.deck.a.shape
         if site in self.halves or not 0 <= site < n or half.shape != (d,) or half.dtype != np.uint64:
             what = f"expected one report of {d} numbers from each of {n} sites."
-            raise VitrailError("a report was refused", [Problem(f"site {site}", what, "It was dropped.")])
+            raise VitrailError("a report was refused", [Problem(f"site {site}", what, "The report was dropped.")])
         self.halves[site] = half
 
     def blinded(self, present: list[int]) -> Words:

@@ -50,7 +50,7 @@ def load_comparison(path: Path) -> Comparison:
             [
                 Problem(
                     str(path),
-                    "comparison.csv is not there yet.",
+                    "comparison.csv does not exist yet.",
                     "Continue it with `vitrail compare ... --resume`.",
                 )
             ],
@@ -117,7 +117,7 @@ def compare(
     if not names or not seeds:
         problems.append(Problem("methods and seeds", "expected at least one of each.", "Name them."))
     if not 0 <= harm < 1:
-        problems.append(Problem("harm", f"expected a share from 0 to below 1, got {harm}.", "Use 0.03."))
+        problems.append(Problem("harm", f"expected a share of at least 0 and below 1, got {harm}.", "Use 0.03."))
     if problems:
         raise VitrailError("cannot compare", problems)
     if rounds is not None:
@@ -184,8 +184,8 @@ def _open(
     if resume and _stored_info(folder) != about:
         folder.close()
         raise VitrailError(
-            "this is another comparison",
-            [Problem(str(out), "study or data are not those it was started with.", "Choose another --out.")],
+            "this folder holds another comparison",
+            [Problem(str(out), "the study or the data differ from those of the start.", "Choose another --out.")],
         )
     if not resume:
         write_atomically(place, json.dumps(about, indent=1))
@@ -227,8 +227,10 @@ class _CompareJob(NamedTuple):
             return None
         part = read_json(self.place)
         if missing := [k for k in PART if k not in part]:
-            what = f"it does not hold {', '.join(missing)}: it was changed, or is of another release."
-            raise VitrailError("a part cannot be read", [Problem(str(self.place), what, "Remove it: it is made anew.")])
+            what = f"it does not contain {', '.join(missing)}: it was changed, or another release wrote it."
+            raise VitrailError(
+                "a part cannot be read", [Problem(str(self.place), what, "Remove it, and it is computed again.")]
+            )
         return part
 
     def keep(self, part: dict[str, Any]) -> None:

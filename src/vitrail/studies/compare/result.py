@@ -138,7 +138,10 @@ class Comparison(Plottable):
             means = sign * answer.alone, sign * answer.joined
             same = self.rows.same.get(site, math.nan)
             if answer.verdict in (YES, NO_HARM) and no_better(means[1], same, lower=True):
-                text += f" Yet it is no better here than the baseline, one answer to every {word}: {same:.3f}."
+                text += (
+                    f" Still, it is no better here than the baseline, the same answer for every {word}, "
+                    f"which has {same:.3f}."
+                )
             interval = (
                 answer.gain,
                 answer.low,

@@ -155,8 +155,8 @@ class CoalitionLoss:
 
 def other_rows(run: Run, data: Sequence[SiteData]) -> list[Problem]:
     """Rows that are not those that the run had."""
-    word, hint = run.study.row_word, "Give what the run was given."
-    sentence = "these are not the {}s that the run had from {!r} (fingerprint {})."
+    word, hint = run.study.row_word, "Give the same data as in the run."
+    sentence = "these are not the {}s of {!r} that the run used (fingerprint {})."
     return [
         Problem("--data", sentence.format(word, site.name, site.fingerprint), hint)
         for site in data

@@ -40,8 +40,8 @@ class ReliabilityRule(NamedTuple):
         off, cases = (self.warned_off, self.warned) if warns else (self.silent_off, self.silent)
         with_ = "with" if warns else "without"
         return (
-            f"of {cases} test cases {with_} this warning {off} ({100 * off / cases:.0f} %) were off by more than "
-            f"{100 * OFF:.0f} % from training again with the same seed"
+            f"of {cases} test cases {with_} this warning, {off} ({100 * off / cases:.0f} %) differed by "
+            f"more than {100 * OFF:.0f} % from retraining with the same seed"
         )
 
 

@@ -64,11 +64,13 @@ class UpdateReplay(CoalitionLoss):
             (coord,) = self.merged(recorded, recorded.present[None])
         got = dict(flatten(coord))
         if any(not torch.allclose(got[k], v.double(), rtol=1e-3, atol=1e-4) for k, v in self.run.shared.items()):
-            what = "they do not lead to the run's last shared model."
-            raise VitrailError("the updates do not fit", [Problem(str(self.files[0].parent), what, "Run it anew.")])
+            what = "the updates do not add up to the last shared model of the run."
+            raise VitrailError(
+                "the updates do not fit", [Problem(str(self.files[0].parent), what, "Run the study again.")]
+            )
         if not self.took_part.any():
             raise VitrailError(
-                "there is nothing to share", [Problem("the run", "no site ever answered.", "Run it anew.")]
+                "there is no gain to distribute", [Problem("the run", "no site ever answered.", "Run the study again.")]
             )
         self._held = held if small else None
         return coord
@@ -179,7 +181,10 @@ def _files(run: Run, path: Path) -> list[Path]:
     files = [path / UPDATES / f"round-{r:05d}.safetensors" for r in range(1, rounds + 1)]
     missing = [f.name for f in files if not f.exists()]
     if missing:
-        what = f"{len(missing)} of {rounds} rounds have none ({missing[0]}{', ...' if len(missing) > 1 else ''})."
-        hint = "Train it with `vitrail run ... --keep-updates`, or give all sites' data and --retrain."
-        raise VitrailError("the run kept no updates", [Problem(str(path / UPDATES), what, hint)])
+        what = (
+            f"{len(missing)} of {rounds} rounds have no stored updates "
+            f"({missing[0]}{(', ...' if len(missing) > 1 else '')})."
+        )
+        hint = "Train the run with `vitrail run ... --keep-updates`, or give all sites' data and --retrain."
+        raise VitrailError("the run did not store its updates", [Problem(str(path / UPDATES), what, hint)])
     return files

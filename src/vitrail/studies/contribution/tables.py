@@ -59,8 +59,8 @@ def _own(data: Path, run: Run, user: str, ours: bool) -> Path:
     own = [place for place in sorted(data.iterdir()) if _named(place, run) == user]
     if not own or (len(own) > 1 and not run.study.images):
         kind, title = "folder or file" if run.study.images else "file", f"cannot read the user's {run.study.row_word}s"
-        what = f"expected one {kind} of the site {user!r} here, got {len(own)}."
-        raise VitrailError(title, [Problem(str(data), what, "Name it itself.")])
+        what = f"expected one {kind} for site {user!r} here, got {len(own)}."
+        raise VitrailError(title, [Problem(str(data), what, "Give the file itself.")])
     return own[0]
 
 

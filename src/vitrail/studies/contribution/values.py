@@ -98,9 +98,12 @@ class Contribution:
         if not self.by_shapley or not no_better(self.end, self.same, lower=True):
             return ""
         return (
-            f"No credits were computed: the model that all trained together is no better for {self.user} than the "
-            f"baseline, which is one answer to every {self.row_word} ({self.unit} {self.end:.4f} against "
-            f"{self.same:.4f}). The values say who moved the loss, but there is nothing to pay for."
+            "No credits were computed, because the model of "
+            f"all sites is no better for {self.user} than the "
+            "baseline, which gives the same answer for every "
+            f"{self.row_word} ({self.unit} {self.end:.4f} against {self.same:.4f}). The values show "
+            "which sites changed the loss, but there is no "
+            "gain to pay for."
         )
 
     @property
@@ -132,25 +135,31 @@ class Contribution:
         if rule is None or signal < rule.limit:
             return ""
         why = {
-            AS_GIVEN: "The reports are taken as they were given, and sizes had from that are mostly wrong",
-            STRAIN: f"The sites' reports lead far apart, or change unlike the user's own (strain {signal:.2g}, limit "
-            f"{rule.limit:g})",
-            SPOT: f"Trained alone, the other sites came out otherwise than rebuilt (off by {100 * signal:.0f} % of the "
-            f"values' size, limit {100 * rule.limit:.0f} %)",
+            AS_GIVEN: "These values use the reports as they were sent, and sizes computed in this way are mostly wrong",
+            STRAIN: (
+                "The sites' reports point in very different directions, or change differently from the user's "
+                f"own (strain {signal:.2g}, limit {rule.limit:g})"
+            ),
+            SPOT: (
+                "Training the other sites alone did not give what the replay gave (a difference of "
+                f"{100 * signal:.0f} % of the values' size, limit {100 * rule.limit:.0f} %)"
+            ),
         }[rule]
-        return f"{why}: {rule.said(True)}. Do not pay by these numbers."
+        return f"{why}: {rule.said(True)}. Do not base payments on these numbers."
 
     def reliance(self) -> str:
         """What is known about how far the values that count can be relied on."""
         if self.kind == AGAIN:
             many = (
-                f"{self.seeds} seeds; their noise is in the interval" if self.seeds > 1 else "one seed: noise unknown"
+                f"{self.seeds} seeds; the interval includes their noise"
+                if self.seeds > 1
+                else "one seed; the noise of the seed is unknown"
             )
             return f"Groups of sites were trained again, from {many}."
         text = "" if self.doubt() else f"No warning: {STRAIN.said(False) if self.spot is None else SPOT.said(False)}. "
         return (
-            f"{text}One run is one seed: trained again from another, values differed by {100 * SEED_NOISE:.0f} % in "
-            "the median test case, and no interval here holds that."
+            f"{text}One run has one seed. In the median test case, training again with another seed changed the "
+            f"values by {100 * SEED_NOISE:.0f} %, and no interval here includes that."
         )
 
 
@@ -185,8 +194,8 @@ def contribution(
     why_not = cannot_retrain(run, frames)
     again = None if why_not or retrain is False else CoalitionRetraining(run, user, frames, trained_from)
     if again and again.own_matters:
-        what = "leaves the user something of its own, which would be another in every group of sites."
-        why_not, again = [Problem(f"method {run.method.catalogue.title}", what, "Leave --retrain out.")], None
+        what = "gives the user a part of its own, which would differ in every group of sites."
+        why_not, again = [Problem(f"method {run.method.catalogue.title}", what, "Omit --retrain.")], None
     if retrain and why_not:
         raise VitrailError("the coalitions cannot be trained again", why_not)
 
@@ -219,10 +228,10 @@ def asked_wrongly(method: str, coalitions: int, seeds: int) -> list[Problem]:
         problems.append(Problem("method", f"expected 'loo', 'shapley' or 'all', got {method!r}.", "Correct it."))
     if coalitions < 80:
         what = f"expected at least 80, got {coalitions}."
-        problems.append(Problem("coalitions", what, "Below that there is no interval."))
+        problems.append(Problem("coalitions", what, "Fewer give no interval."))
     if seeds < 1:
         problems.append(
-            Problem("seeds", f"expected at least 1, got {seeds}.", "With 1 there is no interval over them.")
+            Problem("seeds", f"expected at least 1, got {seeds}.", "Give at least 2 for an interval over seeds.")
         )
     return problems
 
@@ -232,8 +241,8 @@ def cannot_retrain(run: Run, frames: Mapping[str, pd.DataFrame]) -> list[Problem
     missing = [s for s in run.sites if s not in frames]
     if missing:
         some = f"{', '.join(missing[:3])}{', ...' if len(missing) > 3 else ''}"
-        what = f"the {run.study.row_word}s of {len(missing)} of {len(run.sites)} sites are not here ({some})."
-        return [Problem("--data", what, "Give a folder with those of all sites, or leave --retrain out.")]
+        what = f"the {run.study.row_word}s of {len(missing)} of {len(run.sites)} sites are not available here ({some})."
+        return [Problem("--data", what, "Give a folder with the data of all sites, or omit --retrain.")]
     try:
         check_keeping(run.plan, "")
     except VitrailError as error:
@@ -317,13 +326,12 @@ def _notes(tested: CoalitionLoss) -> list[str]:
     method, notes = tested.run.method, []
     if tested.own_matters:
         notes.append(
-            f"{method.catalogue.title} leaves the user something of its own. It is taken as it is at the end of the "
-            "run, also under the model that all started from: what it brings is in no site's value."
+            f"{method.catalogue.title} gives the user a part of its own. All models, even the initial one, "
+            "are scored with that part as it is at the end of the run, so its "
+            "benefit is in no site's value."
         )
     if sum(any(ex.trains for ex in stage.exchanges) for stage in method.plan(1)) > 1:
-        notes.append(
-            f"Counted on the shared model, before what {method.catalogue.title} does to it afterwards at each site."
-        )
+        notes.append(f"The values are for the shared model, before {method.catalogue.title} adapts it at each site.")
     return notes
 
 
@@ -339,18 +347,19 @@ def write_tables(result: Contribution, folder: Path) -> None:
 
 def to_text(result: Contribution) -> tuple[str, list[tuple[str, list[str], list[list[Any]]]]]:
     """Sentences, and tables with their captions, for the terminal."""
-    mean = f", mean of {result.seeds} seeds" if result.seeds > 1 else ""
+    mean = f" (mean of {result.seeds} seeds)" if result.seeds > 1 else ""
     text = (
-        f"{result.user}, {result.rows} test {result.row_word}s of its own: {result.unit} {result.start:.4f} at the "
-        f"start, {result.end:.4f} after {result.rounds} rounds{mean}, a gain of {result.gain:.4f}. The same answer to "
-        f"every {result.row_word} would have {result.same:.4f}."
+        f"Site {result.user}, {result.rows} test {result.row_word}s of its own: {result.unit} {result.start:.4f} at "
+        f"the start and {result.end:.4f} after {result.rounds} rounds{mean}, a gain "
+        f"of {result.gain:.4f}. The baseline, the same answer for every "
+        f"{result.row_word}, has {result.same:.4f}."
     )
     wide = result.values.assign(column=result.values.way + ", " + result.values.kind)
     columns, sites = list(dict.fromkeys(wide.column)), list(dict.fromkeys(wide.site))
     cell = {(r.site, r.column): f"{r.value:+.4f} ({r.low:+.4f} to {r.high:+.4f})" for r in wide.itertuples()}
     tables = [
         (
-            f"What each site's taking part brought; 0: nothing (95 % interval over {result.over()})",
+            f"What the participation of each site contributed; 0 means nothing (95 % interval over {result.over()})",
             ["site", *columns],
             [[s, *(cell[s, c] for c in columns)] for s in sites],
         )
@@ -360,7 +369,10 @@ def to_text(result: Contribution) -> tuple[str, list[tuple[str, list[str], list[
             [r.site, r.rounds, f"{r.value:+.4f}", f"{r.credit:.4f}"] for r in result.ledger.itertuples()
         ]
         rows.append(["sum", "", f"{result.ledger.value.sum():+.4f}", f"{result.ledger.credit.sum():.4f}"])
-        words = f"Ledger, {result.kind}: positive Shapley values, scaled to sum to the gain; negative ones are not paid"
+        words = (
+            f"Ledger, {result.kind}: positive Shapley values, scaled to add up to the gain; sites with "
+            "negative values get no credit"
+        )
         tables.append((words, ["site", "rounds", "value", "credit"], rows))
     text = "\n".join(words for words in (text, result.unpaid(), result.doubt(), result.reliance()) if words)
     lines = [[c.way, c.kind, c.evaluations, c.how] for c in result.costs.itertuples()]

@@ -81,7 +81,7 @@ def _empty(seen: ParsedIds) -> Iterator[CheckFinding]:
     if rows := seen.rows(lambda i: not seen.written[i].strip()):
         yield seen.error("empty_id", rows, f"{len(rows)} rows have no id", "Fill them in, or leave these rows out.")
     if rows := seen.rows(lambda i: bool(seen.written[i].strip()) and not seen.spelled[i]):
-        text = f"nothing is left of {len(rows)} ids as form = {seen.form!r} spells them"
+        text = f"{len(rows)} ids are empty once form = {seen.form!r} is applied"
         yield seen.error("empty_id", rows, text, "Correct them, or agree on another form in [match].")
 
 
@@ -92,7 +92,7 @@ def _rounded(seen: ParsedIds) -> Iterator[CheckFinding]:
 
     if rows := seen.rows(lost):
         text = f"{len(rows)} ids are rounded numbers such as {seen.written[_first(seen, lost)]}"
-        yield seen.error("rounded_id", rows, text, "Their last digits are lost: export the column as text.")
+        yield seen.error("rounded_id", rows, text, "Their last digits are lost. Export the column as text.")
 
 
 def _first(seen: ParsedIds, test: Callable[[int], bool]) -> int:
@@ -111,15 +111,20 @@ def _repeated(seen: ParsedIds) -> Iterator[CheckFinding]:
         yield seen.error("repeated_id", rows, text, "Keep one row for each person.")
     if rows := seen.rows(lambda i: len(ways.get(seen.spelled[i], ())) > 1):
         one, other = sorted(next(way for way in ways.values() if len(way) > 1))[:2]
-        text = f"{len(rows)} rows have ids that form = {seen.form!r} takes for one, such as {one!r} and {other!r}"
-        hint = "One person twice? Keep one row. Two persons? Agree on a stricter form in [match]."
+        text = (
+            f"in {len(rows)} rows different ids become one under form = {seen.form!r}, for example {one!r} "
+            f"and {other!r}"
+        )
+        hint = "If both are the same person, keep one row. If not, agree on a stricter form in [match]."
         yield seen.error("colliding_ids", rows, text, hint)
 
 
 def _spaced(seen: ParsedIds) -> Iterator[CheckFinding]:
     if rows := seen.rows(lambda i: bool(re.search(r"\s", seen.spelled[i]))):
-        text = f"{len(rows)} ids hold spaces, which form = {seen.form!r} keeps"
-        yield seen.warning("spaces_in_id", rows, text, 'If others write none, agree on form = "folded".')
+        text = f"{len(rows)} ids contain spaces, which form = {seen.form!r} keeps"
+        yield seen.warning(
+            "spaces_in_id", rows, text, 'If the other parties write no spaces, agree on form = "folded".'
+        )
 
 
 def _cased(seen: ParsedIds) -> Iterator[CheckFinding]:
@@ -127,8 +132,8 @@ def _cased(seen: ParsedIds) -> Iterator[CheckFinding]:
     upper = sum(map(str.isupper, letters)) >= sum(map(str.islower, letters))
     odd = seen.rows(lambda i: letters[i] != (letters[i].upper() if upper else letters[i].lower()))
     if odd and seen.form in ("exact", "trimmed"):
-        text = f"{len(odd)} ids are not in {'upper' if upper else 'lower'} case as the others are"
-        yield seen.warning("case_of_id", odd, text, 'If case means nothing, agree on form = "folded".')
+        text = f"{len(odd)} ids are not in {('upper' if upper else 'lower')} case, unlike the others"
+        yield seen.warning("case_of_id", odd, text, 'If upper and lower case mean the same, agree on form = "folded".')
 
 
 def _shortened(seen: ParsedIds) -> Iterator[CheckFinding]:
@@ -140,12 +145,14 @@ def _shortened(seen: ParsedIds) -> Iterator[CheckFinding]:
     longest = max(lengths)
     if has_check_digit([d for d in digits if len(d) == longest]) and lengths[longest - 1]:
         rows = seen.rows(lambda i: len(digits[i]) == longest - 1)
-        text = f"{len(rows)} ids have {longest - 1} digits, where those of {longest} end in a check digit"
-        yield seen.warning("check_digit", rows, text, "Is the last digit left out, or a zero in front? Write them all.")
+        text = f"{len(rows)} ids have {longest - 1} digits, while the ids of {longest} digits end in a check digit"
+        yield seen.warning(
+            "check_digit", rows, text, "The last digit or a leading zero may be missing. Write all digits."
+        )
     elif lengths[longest] > 0.5 * lengths.total() and not any(d.startswith("0") for d in digits):
         rows = seen.rows(lambda i: 0 < len(digits[i]) < longest)
         text = f"{len(rows)} ids are shorter than the usual {longest} digits, and none begins with 0"
-        hint = 'Did a program take leading zeros away? Export the column as text, or agree on form = "number".'
+        hint = 'A program may have removed leading zeros. Export the column as text, or agree on form = "number".'
         yield seen.warning("leading_zeros", rows, text, hint)
 
 
@@ -177,11 +184,11 @@ def look(frame: pd.DataFrame, study: Study, party: str) -> tuple[ParsedIds | Non
     places, repeated = place_columns(frame)
     findings = []
     if party != study.host and target in places:
-        text = f"the target {target!r} is the host's, and it is here at a guest"
-        hint = "Leave it out here, or rename it if it is something else."
+        text = f"only the host has the target {target!r}, but the table of this guest has this column too"
+        hint = "Remove the column here, or rename it if it holds something else."
         findings.append(CheckFinding("target_at_guest", "error", target, (), len(frame), text, hint))
     if column not in places or column in repeated:
-        text = f"expected one column of ids, there is {'more than one' if column in repeated else 'none'}"
+        text = f"expected one column of ids, got {('more than one' if column in repeated else 'none')}"
         hint = "Keep one of them." if column in repeated else nearest(column, places)
         return None, [*findings, CheckFinding("no_id", "error", column, (), len(frame), text, hint)]
     cells = frame.iloc[:, places[column]].tolist()
@@ -195,12 +202,12 @@ def shape(ids: Sequence[str]) -> str:
     """What ids look like, in words; none of them.
 
     >>> shape(["0012", "123"]), shape(["A-1"])
-    ('3 to 4 digits, some with zeros in front', '3 characters, letters and other signs among them')
+    ('3 to 4 digits, some with leading zeros', '3 characters, letters and other signs among them')
     """
     sizes = sorted({len(one) for one in ids})
     long = " to ".join(map(str, dict.fromkeys((sizes[0], sizes[-1]))))
     if all(re.fullmatch("[0-9]+", one) for one in ids):
-        more = ", some with zeros in front" * any(one.startswith("0") for one in ids)
+        more = ", some with leading zeros" * any(one.startswith("0") for one in ids)
         return f"{long} digits{more}{', the last a check digit' * has_check_digit(ids)}"
     signs = {c for one in ids for c in one}
     kinds = ["letters"] * any(map(str.isalpha, signs)) + ["other signs"] * (not all(map(str.isalnum, signs)))

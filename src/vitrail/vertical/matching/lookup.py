@@ -24,7 +24,7 @@ TAG = 16  # bytes
 
 
 class Table(NamedTuple):
-    rows: Annotated[bytes, "your answer for each of your rows, each locked so that one answered question opens one row"]
+    rows: Annotated[bytes, "your answer for each of your rows, encrypted so that one answered question opens one row"]
     width: Annotated[int, "bytes of an answer"]
 
     @property
@@ -34,11 +34,11 @@ class Table(NamedTuple):
 
 
 class Asked(NamedTuple):
-    token: Annotated[bytes, "the id of the person asked about, locked so that nobody can tell whose it is"]
+    token: Annotated[bytes, "the id of the person asked about, encrypted so that nobody can find out whose it is"]
 
 
 class Told(NamedTuple):
-    token: Annotated[bytes, "the same, locked with the key of your table too: it opens one row of it"]
+    token: Annotated[bytes, "the same id, encrypted with the key of your table too: it opens one row of the table"]
 
 
 def _pad(key: bytes, width: int) -> tuple[bytes, bytes]:
@@ -62,7 +62,7 @@ class LookupGuest:
         width = len(answers[0]) if answers else 0
         if len({*ids}) != len(answers) or not answers or {len(one) for one in answers} != {width}:
             what = f"expected an answer of equal length for each of {len({*ids})} ids, got {len(answers)}."
-            raise VitrailError("no table of answers can be made", [Problem(name, what)])
+            raise VitrailError("the table of answers cannot be made", [Problem(name, what)])
         rows = []
         for key, answer in zip(lock(points(ids, domain), self._secret), answers, strict=True):
             tag, pad = _pad(key, width)
@@ -79,7 +79,7 @@ def opened(table: Table) -> dict[bytes, bytes]:
     """At the host, once: rows by their tags."""
     raw, width = table.rows, table.width
     if not isinstance(raw, bytes) or not isinstance(width, int) or width < 1 or len(raw) % (TAG + width):
-        raise MatchRefused("table of answers", "its rows are not as long as it says.")
+        raise MatchRefused("table of answers", "the length of its rows is not the length that it declares.")
     return {raw[i : i + TAG]: raw[i + TAG : i + TAG + width] for i in range(0, len(raw), TAG + width)}
 
 
@@ -103,4 +103,4 @@ def _locked(token: Any, secret: bytes, where: str) -> bytes:
     try:
         return lock([token], secret)[0]
     except ValueError:
-        raise MatchRefused(where, "the token is no id's: its order is small.") from None
+        raise MatchRefused(where, "the token does not stand for an id: it is a point of small order.") from None

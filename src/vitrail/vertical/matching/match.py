@@ -23,7 +23,7 @@ from vitrail.vertical.mailbox import LocalMail, LocalMailbox
 from vitrail.vertical.matching.ids import ParsedIds, lacks_check_digit, look, other_forms, shape, tell, write
 from vitrail.vertical.matching.protocol import Agreed, Count, End, Length, List, Places, find_common, size
 
-AGAIN = "Match again: places are row numbers of the table as it was."
+AGAIN = "Match again: places are row numbers of the table as it was then."
 
 
 WORDS: dict[type[Any], str] = {  # of what crosses, in this order
@@ -68,7 +68,7 @@ class Match:
             elif fingerprint(frame, self.secrets[party]) != self.fingerprint[party]:
                 problems.append(Problem(file, f"the table of {party} has changed since the match.", AGAIN))
         if problems:
-            raise VitrailError("the tables are not those that were matched", problems)
+            raise VitrailError("these are not the tables that were matched", problems)
         return {party: frame.iloc[self.places[party]] for party, frame in tables.items()}
 
     def save(self, folder: Path) -> list[Path]:
@@ -99,7 +99,7 @@ class Match:
         """From parties' own files."""
         parts = [_read(file) for file in files]
         if len({(one["mark"], one["host"], len(one["places"])) for one in parts}) != 1:
-            what = "the files are of different matches." if parts else "there is no file of a match."
+            what = "the files belong to different matches." if parts else "there is no file of a match."
             raise VitrailError("cannot read the match", [Problem(where, what, "Match again: vitrail match.")])
         by = {one["party"]: one for one in parts}
         return cls(
@@ -206,7 +206,7 @@ def read_ids(study: Study, tables: Mapping[str, pd.DataFrame]) -> dict[str, Pars
         what = "the study has no parties."
         raise VitrailError("there is nothing to match", [Problem("[parties]", what, "Add [parties.NAME] sections.")])
     problems = [Problem(p, "there is no table of this party.", "Give one.") for p in study.parties if p not in tables]
-    problems += [Problem(t, "the study has no such party.", "Leave it out.") for t in tables if t not in study.parties]
+    problems += [Problem(t, "the study has no such party.", "Remove it.") for t in tables if t not in study.parties]
     out = {}
     for party in (party for party in study.parties if party in tables):
         seen, findings = look(tables[party], study, party)
@@ -215,7 +215,7 @@ def read_ids(study: Study, tables: Mapping[str, pd.DataFrame]) -> dict[str, Pars
             out[party] = seen
     if study.host in tables and study.target.column not in place_columns(tables[study.host])[0]:
         hint = "Add it, or make another party the host."
-        problems.append(Problem(study.host, f"the host has no target, {study.target.column!r}.", hint))
+        problems.append(Problem(study.host, f"the host's table has no target column {study.target.column!r}.", hint))
     if problems:
         raise VitrailError(f"the tables cannot be matched ({len(problems)} to correct)", problems)
     return out
@@ -226,12 +226,17 @@ def too_few(study: Study, seen: Mapping[str, ParsedIds]) -> VitrailError:
     assert study.match is not None
     rules, problems = study.match, []
     for party, one in seen.items():
-        what, hint = f"{len(one.spelled)} ids of {shape(one.spelled)}.", "Do the others write the same number?"
+        what, hint = (
+            f"{len(one.spelled)} ids of {shape(one.spelled)}.",
+            "Check whether the other parties have about the same number.",
+        )
         if any(lacks_check_digit(one.spelled, other.spelled) for other in seen.values()):
-            hint = "Another party writes one digit more, a check digit: is it left out here?"
+            hint = "Another party writes one more digit, a check digit. Check whether it is missing here."
         problems.append(Problem(party, what, hint))
     forms = other_forms({party: one.written for party, one in seen.items()}, rules.form)
-    what = f"ids were spelled as {rules.form!r}" + (f"; otherwise they are by {', '.join(forms)}." if forms else ".")
+    what = f"ids were normalised by form = {rules.form!r}" + (
+        f"; these forms would change some: {', '.join(forms)}." if forms else "."
+    )
     hint = f"Try form = {' or '.join(map(repr, forms))}." if forms else "No other form changes any of them."
     problems.append(Problem("[match] form", what, hint))
     return TooFewInCommon(rules.at_least, problems)
@@ -244,17 +249,28 @@ def consent(study: Study, party: str) -> list[str]:
     most = rules.ratio
     out = [
         f"{' and '.join(others)} learn{'s' * (len(others) == 1)} how many ids your list has.",
-        f"All learn how many ids are in all lists, if these are at least {rules.at_least}; else that they are too few.",
-        "After consent of all, each learns which rows of its own these are, and so that the others hold them too.",
-        "Of your other ids nobody learns which they are; the columns of your table take no part.",
-        f"Before your list leaves you see how many ids each other list has. A list more than {most:g} times as long as "
-        "yours is refused, and so is one that is longer than was said.",
-        "But who can guess ids (short or consecutive numbers) can put guesses into its own list, at most "
-        f"{most:g} times as many as you have, and learns which of them are yours if enough are. Every id of "
-        "another's list is counted as such a question, and your file of the match says how many there were.",
+        (
+            f"All parties learn how many ids are in all lists if there are at least {rules.at_least}; "
+            "otherwise they learn only that there are fewer."
+        ),
+        (
+            "If all parties then consent, each learns which of its own rows these are, and thus that the "
+            "others hold them too."
+        ),
+        "Nobody learns your other ids, and the columns of your table are not used.",
+        (
+            "Before your list leaves, you see how many ids each other list has. A list is refused if it is "
+            f"more than {most:g} times as long as yours, or longer than its party announced."
+        ),
+        (
+            "But a party that can guess ids (short or consecutive numbers) can put guesses into its own "
+            f"list, at most {most:g} times as many as you have ids. If enough guesses are right, it learns which "
+            "of them are yours. Every id in another party's list counts as such a question, and your file of "
+            "the match records how many there were."
+        ),
     ]
     if len(study.guests) > 1:
-        alone = "You alone learn how many you have in common with each guest, and with all but one."
-        could = f"{study.host} could also count how many ids you share with the other guests, not which."
+        alone = "Only you learn how many ids you have in common with each guest, and with all guests but one."
+        could = f"{study.host} could also count how many ids you share with the other guests, but not which ids."
         out.insert(2, alone if party == study.host else could)
     return out

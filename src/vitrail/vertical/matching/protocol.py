@@ -47,28 +47,28 @@ class List(NamedTuple):
 
     owner: str
     tokens: Annotated[
-        bytes, "each id as 32 bytes that only all parties together could open, in an order that tells nothing"
+        bytes, "each id as 32 bytes that only all parties together could decrypt, in an order that reveals nothing"
     ]
 
 
 class Count(NamedTuple):
     """What the host says when all lists are with it."""
 
-    rows: Annotated[int, "how many ids are in all lists; 0 where they are fewer than was agreed"]
-    mark: Annotated[str, "a name for this match, made of the tokens in common"]
+    rows: Annotated[int, "how many ids are in all lists; 0 if they are fewer than agreed"]
+    mark: Annotated[str, "a name for this match, computed from the common tokens"]
 
 
 class Agreed(NamedTuple):
     """From a guest, after the number in common."""
 
-    mark: Annotated[str, "that your officer agreed to the places of the match of this name"]
+    mark: Annotated[str, "that your officer agreed to reveal the places for the match of this name"]
 
 
 class Places(NamedTuple):
     """After consent, about one list."""
 
     owner: str
-    places: Annotated[bytes, "where the ids in common are in a list, by tokens, in an order that tells nothing"]
+    places: Annotated[bytes, "the positions of the common ids in a list, by tokens, in an order that reveals nothing"]
 
 
 def size(message: Length | List | Count | Places) -> int:
@@ -106,7 +106,7 @@ class End:
         """Another's list, locked once more."""
         where = f"{self.name}, list of {came.owner}"
         if came.owner == self.name or came.owner in self._orders:
-            raise MatchRefused(where, "it was here before.", "Begin a new match.")
+            raise MatchRefused(where, "this list was received before.", "Begin a new match.")
         tokens = read_tokens(came, where)
         check_sizes({self.name: len(self.ids), came.owner: len(tokens)}, self.rules)
         self.answered += len(tokens)
@@ -116,7 +116,9 @@ class End:
         try:
             locked = lock(given, self._secret)
         except ValueError:
-            raise MatchRefused(f"{self.name}, list of {owner}", "a token is no id's: its order is small.") from None
+            raise MatchRefused(
+                f"{self.name}, list of {owner}", "a token does not stand for an id: it is a point of small order."
+            ) from None
         order = sorted(range(len(locked)), key=locked.__getitem__)
         self._orders[owner] = np.array(order, np.int64)
         return List(owner, b"".join(locked[i] for i in order))
@@ -125,10 +127,14 @@ class End:
         """Places in the list as it was passed on from here -> places in the list as it came; of the own one, rows."""
         where = f"{self.name}, places in the list of {came.owner}"
         if (order := self._orders.get(came.owner)) is None:
-            raise MatchRefused(where, "that list was never here.")
+            raise MatchRefused(where, "this list was never received here.")
         places = read_places(came, len(order), where)
         if came.owner in self._opened or len(places) < self.rules.at_least:
-            what = "they were sent before." if came.owner in self._opened else "they are fewer than was agreed."
+            what = (
+                "these places were sent before."
+                if came.owner in self._opened
+                else "there are fewer places than agreed."
+            )
             raise MatchRefused(where, what)
         self._opened.add(came.owner)
         return Places(came.owner, order[places].astype("<u4").tobytes())
@@ -138,7 +144,9 @@ class End:
         many it has in common with each guest, and with all guests but one; nothing where the number is too small."""
         read = {one.owner: read_tokens(one, f"{self.name}, list of {one.owner}") for one in lists}
         if len(read.get(self.name, ())) != len(self.ids) or len(read) < 2 or len(read) < len(lists):
-            raise MatchRefused(self.name, "expected every list once, and the own one as long as it was sent.")
+            raise MatchRefused(
+                self.name, "expected every list once, and this party's own list with the length that it sent."
+            )
         sets = {owner: set(tokens) for owner, tokens in read.items()}
         common = sorted(set.intersection(*sets.values()))
         if len(common) < self.rules.at_least:
@@ -154,7 +162,9 @@ class End:
     def found(self, owner: str) -> Places:
         """At the host, after consent: where the common tokens are in a list with all its locks."""
         if owner not in self._common:
-            raise MatchRefused(f"{self.name}, list of {owner}", "nothing was counted, or too few are in common.")
+            raise MatchRefused(
+                f"{self.name}, list of {owner}", "the common ids were not counted, or there are too few of them."
+            )
         return Places(owner, self._common[owner].astype("<u4").tobytes())
 
 
@@ -164,10 +174,10 @@ def read_tokens(came: List, where: str) -> list[bytes]:
     if not isinstance(raw, bytes) or not raw or len(raw) % SIZE or len(raw) > MOST * SIZE:
         raise MatchRefused(where, f"expected tokens of {SIZE} bytes, 1 to {MOST} of them.")
     if (np.frombuffer(raw, np.uint8)[SIZE - 1 :: SIZE] >= 128).any():
-        raise MatchRefused(where, "a token is more than 255 bits.")
+        raise MatchRefused(where, "a token has more than 255 bits.")
     tokens = [raw[i : i + SIZE] for i in range(0, len(raw), SIZE)]
     if len(set(tokens)) < len(tokens):
-        raise MatchRefused(where, "a token is there twice.")
+        raise MatchRefused(where, "a token occurs twice.")
     return tokens
 
 
@@ -179,7 +189,7 @@ def read_places(came: Places, rows: int, where: str) -> Order:
     if len(places) and places.max() >= rows:
         raise MatchRefused(where, f"expected places below {rows}, got {places.max()}.")
     if len(np.unique(places)) < len(places):
-        raise MatchRefused(where, "a place is there twice.")
+        raise MatchRefused(where, "a place occurs twice.")
     return places
 
 
@@ -187,8 +197,14 @@ def check_sizes(sizes: Mapping[str, int], rules: Matching) -> None:
     """A list much longer than another is how ids are guessed, and the longer it is the more match that should not."""
     (short, few), (long, many) = sorted(sizes.items(), key=lambda item: item[1])[:: len(sizes) - 1]
     if many > rules.ratio * few:
-        what = f"{long} has {many} ids and {short} {few}, over {rules.ratio:g} times as many."
-        hint = "A long list can be one of guesses. Leave out whom the other cannot have, or agree on a larger ratio."
+        what = (
+            f"{long} has {many} ids and {short} has {few}, so one list is more than {rules.ratio:g} times as "
+            "long as the other."
+        )
+        hint = (
+            "A long list may consist of guesses. Remove people whom the other party cannot have, or agree on "
+            "a larger ratio."
+        )
         raise VitrailError("one list is much longer than the other", [Problem("[match] ratio", what, hint)])
 
 
@@ -217,8 +233,8 @@ def find_common(
     if not count.rows or consent is None:
         return Intersection(count, shared)
     if count.rows < end.rules.at_least:
-        what = f"the host counted {count.rows} rows in common, fewer than the {end.rules.at_least} that were agreed."
-        raise MessageRefused(f"letter from {host}", what, "Nothing was opened.")
+        what = f"the host counted {count.rows} rows in common, fewer than the agreed minimum of {end.rules.at_least}."
+        raise MessageRefused(f"letter from {host}", what, "Nothing was decrypted.")
     consent(count.rows, count.mark, shared)
     for guest in guests if me == host else ():
         agreed = yield Wait(guest, (Agreed,))
@@ -290,13 +306,13 @@ def _places(mailbox: Mailbox, end: End, study: Study) -> Program[Places]:
 def _as_long(one: List, lengths: Mapping[str, int]) -> List:
     """A list with as many ids as its owner said."""
     if len(one.tokens) != SIZE * lengths[one.owner]:
-        what = f"{one.owner} said {lengths[one.owner]} ids, and its list has {len(one.tokens) // SIZE}."
-        raise MessageRefused(f"list of {one.owner}", what, "Nothing of it was used.")
+        what = f"{one.owner} announced {lengths[one.owner]} ids, but its list has {len(one.tokens) // SIZE}."
+        raise MessageRefused(f"list of {one.owner}", what, "The list was not used.")
     return one
 
 
 def _owned(letter: L, owner: str) -> L:
     if letter.owner != owner:
-        what = f"expected what belongs to {owner}, got {letter.owner[:40]!r}."
+        what = f"expected data of {owner}, got data of {letter.owner[:40]!r}."
         raise MessageRefused("letter of the match", what, "Match again.")
     return letter

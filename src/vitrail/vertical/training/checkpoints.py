@@ -55,7 +55,11 @@ def read_tensors(path: Path, like: Params | None = None) -> Params:
         named = {}
     shapes = [{k: v.shape for k, v in some.items()} for some in (named, named if like is None else like)]
     if not named or shapes[0] != shapes[1]:
-        what = "it is broken off, damaged, or of another training." if path.exists() else "it is not there."
-        hint = "Remove it, and training goes on from the state before it; or restore it from a copy."
-        raise VitrailError("a kept state cannot be read", [Problem(str(path), what, hint)])
+        what = (
+            "it is incomplete, damaged, or belongs to another training."
+            if path.exists()
+            else "the file does not exist."
+        )
+        hint = "Remove it, and training continues from the state before it; or restore it from a copy."
+        raise VitrailError("a checkpoint cannot be read", [Problem(str(path), what, hint)])
     return named

@@ -62,7 +62,7 @@ class Dialogue:
 
     def _bring_together(self) -> Mailbox:
         if [g.offer for g in self.guests] != list(self.terms.offers):
-            what = f"agreed on {[o.name for o in self.terms.offers]}, here are {[g.name for g in self.guests]}."
+            what = f"expected {[o.name for o in self.terms.offers]}, got {[g.name for g in self.guests]}."
             raise VitrailError("these are not the guests of the agreement", [Problem("parties", what)])
         mail = LocalMail(Dealer(self.terms).deal, self.wire.cross)
         for guest in self.guests:
@@ -165,16 +165,14 @@ class Dialogue:
         away = sorted(set(without))
         if unknown := sorted(set(away) - {*self.names}):
             hint = f"Guests: {', '.join(self.names)}."
-            raise VitrailError("no such guest", [Problem(n, "it is no guest here.", hint) for n in unknown])
+            raise VitrailError("no such guest", [Problem(n, "this study has no such guest.", hint) for n in unknown])
         answers = self.ask(rows, away)
         away = [name for name in self.names if name not in answers]  # also who did not answer
         z = self.host.predict(rows, answers)
         words = "With the answers of all guests."
         if away:
             who = " and ".join(away)
-            words = (
-                f"Without {who}: in place of its answer stands the median of its answers in training, for everybody."
-            )
+            words = f"Without {who}: the median of its answers in training is used for everybody."
         return Prediction(z, self.host.loss.predictions(z), words)
 
     def save(self, folder: Path) -> None:
@@ -201,10 +199,13 @@ class Dialogue:
         problems = []
         for name, answers in self.host.said.items():
             if all(bool((answers[rows] == answers[rows[:1]]).all()) for rows in self.terms.batches):
-                what = "it answers the same for every row of a batch after an epoch: nothing is learned of it."
-                problems.append(Problem(f"guest {name}", what, "See whether its columns vary over the rows in common."))
+                what = (
+                    "its answers are the same for every row of a batch after an epoch, so nothing can be learned "
+                    "from it."
+                )
+                problems.append(Problem(f"guest {name}", what, "Check whether its columns vary over the common rows."))
         if problems:
-            raise VitrailError("a guest has nothing to say", problems)
+            raise VitrailError("a guest's answers do not vary", problems)
 
 
 def refuse(name: str, letter: Any) -> Any:

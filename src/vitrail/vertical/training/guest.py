@@ -76,7 +76,7 @@ class Guest:
         """
         if columns.shape != (terms.rows, offer.columns) or not bool(columns.isfinite().all()):
             what = f"expected {terms.rows} rows of {offer.columns} numbers, got {tuple(columns.shape)}"
-            what += "." if columns.shape != (terms.rows, offer.columns) else " with some values that are not numbers."
+            what += "." if columns.shape != (terms.rows, offer.columns) else " with values that are not finite numbers."
             raise VitrailError("a guest's rows do not fit", [Problem(offer.name, what, "Match and encode again.")])
         self.name, self.offer, self.terms, self.rule, self.ration = offer.name, offer, terms, rule, ration
         self.columns = columns
@@ -107,7 +107,7 @@ class Guest:
         rows = wanted.rows
         if not bool(((rows >= 0) & (rows < self.terms.rows)).all()):
             what = f"expected places from 0 to {self.terms.rows - 1}."
-            raise MessageRefused("rows", f"rows that are not in common were asked for; {what}")
+            raise MessageRefused("rows", f"the host asked about rows that are not in common; {what}")
         self.ration.answer(len(rows))
         return self._said(self.columns[rows], self.noise[rows])
 
@@ -192,7 +192,7 @@ class GuestProgram:
     def on_ask(self, letter: Ask) -> Program[None]:
         terms = self.guest.terms
         if letter.step != self.step or letter.step >= terms.steps or self.triple is not None:
-            raise self._wrong(f"step {self.step} of {terms.steps} comes next, got {letter.step}.")
+            raise self._wrong(f"expected step {self.step} of {terms.steps}, got step {letter.step}.")
         self.mailbox.post(self.host, self.guest.answer(self.step))
         if not terms.learns(self.step):
             self.step += 1
@@ -206,13 +206,13 @@ class GuestProgram:
         forms = [(tuple(t.shape), t.dtype) for t in letter]
         agreed = [((rows, offer.answer), torch.int64), ((offer.columns, offer.answer), torch.int64)]
         if isinstance(letter, Slope) and (self.triple is None or forms != agreed):
-            raise self._wrong(f"these are no slopes of step {self.step}.")
+            raise self._wrong(f"expected the gradients of step {self.step}, got tensors of other shapes or types.")
         self.guest.take(self.step, letter, self.triple)
         self.step, self.triple = self.step + 1, None
 
     def on_keep(self, letter: Keep) -> None:
         if letter.step != self.step or self.folder is None:
-            raise self._wrong(f"step {self.step} was the last, and not {letter.step}.")
+            raise self._wrong(f"expected to keep the state after step {self.step}, got step {letter.step}.")
         keep_state(self.guest, self.folder, self.step)
 
     def on_wanted(self, letter: Wanted) -> None:
@@ -227,10 +227,8 @@ class GuestProgram:
         """A table of this party's people, each with its answer, locked; made anew whenever it is asked for."""
         guest, left = self.guest, self.guest.ration.left["after"]
         if not self.words or letter.people > left:
-            why = f"{letter.people} people would be looked up, and {left} are left of its ration."
-            self.mailbox.post(
-                self.host, Refused(why if self.words else "it lets nobody be looked up (join --look-up).")
-            )
+            why = f"{letter.people} people would be looked up, but only {left} questions are left of its ration."
+            self.mailbox.post(self.host, Refused(why if self.words else "it does not allow look-ups (join --look-up)."))
             return
         columns, people = self.everybody()
         z = answer_scores(guest.tell(columns, people)).float()
@@ -240,7 +238,7 @@ class GuestProgram:
 
     def on_asked(self, letter: Asked) -> None:
         if (table := self.table) is None:
-            raise self._wrong("there is no table in which somebody could be looked up.")
+            raise self._wrong("expected a request for the table first; this guest has made none.")
         self._reply(lambda: table.tell(letter))
 
     def _reply(self, answer: Callable[[], Any]) -> None:

@@ -41,11 +41,11 @@ class LayeredModel(Protocol):
 def answer_scores(answer: Levels | Numbers, rows: int | None = None) -> Tensor:
     """[row, answer]: the numbers that an answer about so many rows stands for."""
     z = answer.values if isinstance(answer, Numbers) else answer.level
-    what = f"expected an answer about {rows} rows, got one about {len(z)}." if rows not in (None, len(z)) else ""
+    what = f"expected answers for {rows} rows, got {len(z)}." if rows not in (None, len(z)) else ""
     if isinstance(answer, Levels) and bool((answer.level >= len(answer.values)).any()):
         what = f"expected levels below {len(answer.values)}, got {int(answer.level.max())}."
     if what:
-        raise VitrailError("an answer was refused", [Problem("guest", what, "Nothing of it was used.")])
+        raise VitrailError("an answer was refused", [Problem("guest", what, "The answer was not used.")])
     return z if isinstance(answer, Numbers) else answer.values.gather(0, answer.level.to(torch.int64))
 
 

@@ -44,7 +44,7 @@ from vitrail.vertical.training.terms import Terms
 
 TYPICAL = "at the host, the median of each number and the most frequent level of each other feature over its training "
 TYPICAL += "rows; at each guest, its own"
-AWAY = "in place of its answer stands the median of its answers in training, for everybody"
+AWAY = "the median of its answers in training is used for everybody"
 
 
 class GuestAccess:
@@ -69,9 +69,11 @@ class GuestAccess:
         table of locked answers of all its people, and answers a question for each."""
         answers, table = self.talk.look_up(self.name, people, self.words)
         if table is None:
-            return [None] * len(people), "it is away"
-        cost = f"a table of {table.people} locked answers, {len(table.rows) / 1000:.1f} kB, and 64 bytes a question; "
-        cost += f"{self.name} counts questions, {self.left()} are left, not of whom"
+            return [None] * len(people), "it is absent"
+        cost = (
+            f"a table of {table.people} encrypted answers, {len(table.rows) / 1000:.1f} kB, and 64 bytes per question; "
+        )
+        cost += f"{self.name} counts the questions ({self.left()} are left), but does not learn whom they are about"
         return [None if a is None else torch.frombuffer(bytearray(a), dtype=torch.float32) for a in answers], cost
 
 
@@ -160,7 +162,9 @@ class HostModel:
         """Raw rows of the host. A guest that is not away has answered before, or is within reach; else it is an error,
         told before anybody is asked. `blind`: who is not in common is looked up, and no guest learns whom."""
         guests, away, target = [o.name for o in self.terms.offers], set(without), self.study.target
-        problems = [Problem("--without", f"{n!r} is no guest here.", nearest(n, guests)) for n in away - {*guests}]
+        problems = [
+            Problem("--without", f"this study has no guest {n!r}.", nearest(n, guests)) for n in away - {*guests}
+        ]
         rows = clean(frame.drop(columns=target.column, errors="ignore"), self.study, need_target=False)
         people = self._ids(frame, problems) if {*guests} - away else []
         place, within = self.at(people), reach or {}
@@ -186,12 +190,12 @@ class HostModel:
     def _ids(self, frame: pd.DataFrame, problems: list[Problem]) -> list[str]:
         seen, _ = look(frame, self.study, self.study.host)
         column = self.study.parties[self.study.host].id
-        hint = "Guests are asked by it; or leave them out: --without NAME."
+        hint = "The guests are asked by this id. Correct it, or predict without them: --without NAME."
         if seen is None:
             problems.append(Problem(f"column {column}", "expected one such column of ids.", hint))
             return []
         if empty := seen.rows(lambda i: not seen.spelled[i]):
-            problems.append(Problem(f"column {column}, {name_rows(empty)}", "there is no id.", hint))
+            problems.append(Problem(f"column {column}, {name_rows(empty)}", "the id is missing.", hint))
         return list(seen.spelled)
 
     def unanswered_rows(self, guest: str, place: Tensor) -> Tensor:
@@ -210,15 +214,19 @@ class HostModel:
         beyond, new = int((place < 0).sum()), len(self.unanswered_rows(guest, place))
         where, need = f"guest {guest}", new + beyond
         if beyond and not blind:
-            what = f"{beyond} of {len(place)} rows are of people who are not in the match."
-            hint = f"Look them up blindly: --blind; or use its median answer: --without {guest}; or match again."
+            what = f"{beyond} of {len(place)} rows belong to people who are not in the match."
+            hint = f"Look them up blindly (--blind), use the guest's median answer (--without {guest}), or match again."
             return [Problem(where, what, hint)]
         if need and reach is None:
-            what = f"of {need} of {len(place)} rows it has told nothing yet, and it is not at hand."
-            return [Problem(where, what, f"Give its table: --data FOLDER; or --without {guest}.")]
+            what = f"it has not answered about {need} of {len(place)} rows yet, and its table is not available here."
+            return [Problem(where, what, f"Give its table with --data FOLDER, or use --without {guest}.")]
         if reach is not None and need > reach.left():
-            what = f"{need} rows would be asked for, and {reach.left()} are left of its ration."
-            return [Problem(where, what, f"Ask for fewer, or the guest for a larger ration; or --without {guest}.")]
+            what = f"it would be asked about {need} rows, but only {reach.left()} are left of its ration."
+            return [
+                Problem(
+                    where, what, f"Predict fewer rows, ask the guest for a larger ration, or use --without {guest}."
+                )
+            ]
         return []
 
     def _gather(
@@ -228,10 +236,12 @@ class HostModel:
         asked = self.learn(guest, place, reach) if reach is not None else 0
         z = torch.where((place < 0)[:, None], self.usual[guest], self.guest_answers[guest][place.clamp(min=0)])
         answered, many = (place >= 0) & ~z.isnan().any(1), int((place >= 0).sum())
-        parts = [f"{many} rows in common, {f'{asked} of them asked about now' if asked else 'known from before'}"]
+        parts = [
+            f"{many} rows in common, {(f'about {asked} of which it was asked now' if asked else 'known from before')}"
+        ]
         if lost := many - int(answered.sum()):
             z = torch.where(z.isnan(), self.usual[guest], z)
-            parts[0] += f", and of {lost} nothing came: the median of its answers stands for them"
+            parts[0] += f", and no answer came for {lost} of them: the median of its answers is used"
         if len(beyond := (place < 0).nonzero()[:, 0]):
             assert reach is not None
             answers, cost = reach.look_up([people[i] for i in beyond.tolist()])
@@ -240,7 +250,7 @@ class HostModel:
                     z[i], answered[i] = answer.to(z), True
             parts = [*parts[: bool(many)], f"{len(beyond)} looked up blindly ({cost})"]
             if lost := sum(answer is None for answer in answers):
-                parts.append(f"{lost} of them it does not have, and the median of its answers stands for them")
+                parts.append(f"it does not have {lost} of them, and the median of its answers is used")
         return z, answered, f"{guest}: {'; '.join(parts)}."
 
     def explain(
@@ -293,7 +303,7 @@ def level_of(study: Study, outcome: str | None) -> str | None:
     """The class that is explained: the one named, else the positive or last one; None: a number."""
     levels = study.target.levels
     if outcome is not None and outcome not in levels:
-        hint = nearest(outcome, levels) if levels else "It is a number: leave --outcome out."
+        hint = nearest(outcome, levels) if levels else "The target is a number: omit --outcome."
         what = f"{study.target.column} has no class {outcome!r}."
         raise VitrailError("cannot explain", [Problem("--outcome", what, hint)])
     return outcome if outcome is not None else levels[-1] if levels else None

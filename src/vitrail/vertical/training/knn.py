@@ -27,8 +27,8 @@ from vitrail.vertical.training.ration import RationAccount
 from vitrail.vertical.wire import Wire
 
 GIVES_AWAY = (
-    "Distances give the guest's columns away: who knows as many of its rows as it has columns, and one more, can work "
-    "out all others."
+    "Distances give the guest's columns away: anyone who knows one more of its rows than it has "
+    "columns can work out all the others."
 )
 AT_ONCE = 16  # rows that a guest is asked about in one message
 FIRST = 128  # training rows looked at before it is known how many must be
@@ -48,7 +48,7 @@ class KnnGuest:
         ration: RationAccount | None = None,
     ) -> None:
         if trust not in ("full", "simulation"):
-            hint = 'Use split or vertical_logistic, or say trust = "full" if that is meant.'
+            hint = 'Use split or vertical_logistic; or write trust = "full" if you accept this.'
             raise VitrailError("nearest neighbours need full trust", [Problem(f"guest {name}", GIVES_AWAY, hint)])
         self.name, self.columns, self.train, self.ration = name, columns.double(), train, ration
         self.reference = medians(self.columns[train]) if reference is None else reference.double()
@@ -124,7 +124,9 @@ class Knn:
         off += [self.wire.cross(g.name, self.name, g.off()).squares[0] for g in self.guests]
         united = [g.name for g in self.guests]
         if len(off) > MOST_EXACT:
-            what = f"{len(off)} features; nearest neighbours are explained exactly, up to {MOST_EXACT}."
+            what = (
+                f"got {len(off)} features; nearest neighbours are explained exactly, for at most {MOST_EXACT} features."
+            )
             raise VitrailError("too many features", [Problem("explain", what, "Group some of them.")])
         y, away = self.y[self.train], torch.stack(off)
         parts: list[Worth] = []

@@ -123,12 +123,12 @@ def agree(study: Study, common: int, offers: Sequence[GuestOffer], seed: int) ->
     terms = Terms(common, tuple(offers), epochs=epochs, alone=alone, batch=method.batch, **given)
     for o in offers:
         if terms.asked > study.parties[o.name].ration.training:
-            what = f"{o.name} lets each row be asked {study.parties[o.name].ration.training} times in training, and "
-            what += f"{epochs} epochs{' and one question more' * (terms.asked > epochs)} are {terms.asked}."
+            what = f"{o.name} allows {study.parties[o.name].ration.training} questions about each row in training, but "
+            what += f"{epochs} epochs{' and one question more' * (terms.asked > epochs)} need {terms.asked}."
             hint = "Train for fewer epochs, or ask the guest for a larger ration."
             problems.append(Problem(f"parties.{o.name}.ration", what, hint))
     if problems:
-        raise VitrailError("a ration does not last", problems)
+        raise VitrailError("a ration is too small", problems)
     return terms
 
 
@@ -143,14 +143,17 @@ def _fitting(study: Study, method: Any) -> list[Problem]:
     need = max(1, levels - 1)
     for name in study.guests if method.joint == "sum" else ():
         if (got := study.parties[name].answer) != need:
-            what = f"scores are added up, so that a guest answers {need} numbers for {levels} classes, got {got}."
+            what = f"scores are added up, so a guest must answer with {need} numbers for {levels} classes, got {got}."
             problems.append(Problem(f"parties.{name}.answer", what, f"Write answer = {need}."))
     for name in study.guests:
         if (after := study.parties[name].ration.after) < 2 * FEWEST_SCORED:
-            what = f"{name} lets itself be asked about {after} rows after training, of which half are to score."
+            what = (
+                f"{name} allows questions about {after} rows after training, of which half serve to score the model; "
+                "that is too few."
+            )
             problems.append(Problem(f"parties.{name}.ration", what, f"Ask the guest for at least {2 * FEWEST_SCORED}."))
     if method.joint == "neighbours" and levels > 2:
-        what = f"neighbours vote on two classes or a number, and the target has {levels} classes."
+        what = f"nearest neighbours need two classes or a number, but the target has {levels} classes."
         problems.append(Problem("method.name", what, "Use split."))
     return problems
 
@@ -236,9 +239,9 @@ def outcomes(study: Study, rows: OwnRows, terms: Terms) -> tuple[Tensor, Tensor]
     present, train = ~np.isnan(values), terms.train.numpy()
     seen = values[train][present[train]]
     if len(np.unique(seen)) < 2:
-        got = f"all {len(seen)} have the same." if len(seen) else "none of them has one."
-        what = f"expected different outcomes among the {len(train)} rows in common that are trained on; {got}"
-        problem = Problem(f"{rows.party}, column {target.column}", what, "Agree on more rows, or another target.")
+        got = f"all {len(seen)} have the same outcome." if len(seen) else "none of them has an outcome."
+        what = f"expected different outcomes among the {len(train)} common training rows; {got}"
+        problem = Problem(f"{rows.party}, column {target.column}", what, "Agree on more rows or on another target.")
         raise VitrailError("there is nothing to learn", [problem])
     w = present.astype(np.float32)
     if target.kind == "number":
@@ -258,11 +261,13 @@ def make_guest(study: Study, rows: OwnRows, terms: Terms, secret: bytes, ration:
     made = features(matrix(encoder, rows.common), bends, seed)
     off = features(matrix(encoder, reference_of(rows, terms)), bends, seed)[0]
     if not bool((made[terms.train] != made[terms.train][:1]).any()):
-        what = f"all its columns are the same for the {len(terms.train)} rows in common that are trained on."
+        what = f"none of its columns varies over the {len(terms.train)} common training rows."
         problem = Problem(
-            f"guest {rows.party}", what, "Nothing can be learned of it: match other rows, or leave it out."
+            f"guest {rows.party}",
+            what,
+            "Nothing can be learned from this guest. Match other rows, or remove the guest.",
         )
-        raise VitrailError("a guest has nothing to say", [problem])
+        raise VitrailError("a guest's columns do not vary", [problem])
     left = ration_of(study, rows.party, terms, ration)
     rule: Optimizer = Adam(getattr(method, "guest_lr", 0.0), decay=study.training.weight_decay)
     if method.joint == "sum":
@@ -294,7 +299,7 @@ def keep_secret(home: Path, drawn: bytes | None = None) -> bytes:
             secret = b""
         if len(secret) != 32:
             what = "expected 64 hexadecimal digits."
-            hint = "Restore it from a copy: under a new one, answers given before would uncover the noise."
+            hint = "Restore it from a copy: with a new secret, earlier answers would reveal the noise."
             raise VitrailError("a guest's secret cannot be read", [Problem(str(file), what, hint)])
         return secret
     made = secrets.token_bytes(32) if drawn is None else drawn

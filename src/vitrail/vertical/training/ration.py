@@ -36,13 +36,13 @@ class RationAccount:
             spent = json.loads(self.path.read_text(encoding="utf-8"))
             asked, answered = torch.tensor(spent["asked"], dtype=torch.int64), int(spent["answered"])
         except (ValueError, KeyError, TypeError, RuntimeError):
-            what = "it cannot be read, so that what is left of the ration is not known."
+            what = "it cannot be read, so nobody knows how much of the ration is left."
             problem = Problem(str(self.path), what, "Restore it from a copy.")
             raise VitrailError("a ration cannot be read", [problem]) from None
         if asked.shape != self.asked.shape:
-            what = f"it is about {len(asked)} rows in common, and now there are {self.rows}."
+            what = f"it was counted for {len(asked)} common rows, but now there are {self.rows}."
             hint = "Agree on a new ration for the new match."
-            raise VitrailError("a ration is another match's", [Problem(str(self.path), what, hint)])
+            raise VitrailError("a ration belongs to another match", [Problem(str(self.path), what, hint)])
         self.asked, self.answered = asked, answered
 
     @property
@@ -59,7 +59,7 @@ class RationAccount:
     def train(self, rows: Tensor) -> None:
         """Spend one question about each of these rows."""
         if int(self.asked[rows].max()) >= self.training:
-            what = f"a row may be asked {self.training} times in training, and these have been."
+            what = f"each row may be asked about {self.training} times in training, and that number is reached."
             hint = "Train for fewer epochs, or ask the guest for a larger ration."
             raise RationSpent(self.guest, Problem("training", what, hint))
         self.asked[rows] += 1
@@ -69,7 +69,7 @@ class RationAccount:
         """Spend so many rows after training."""
         if self.answered + rows > self.after:
             left = self.after - self.answered
-            what = f"{rows} rows were asked for, and {left} of {self.after} are left after training."
+            what = f"the request is for {rows} rows, but only {left} of {self.after} are left for after training."
             hint = "Ask for fewer rows, or the guest for a larger ration."
             raise RationSpent(self.guest, Problem("prediction", what, hint))
         self.answered += rows

@@ -70,7 +70,10 @@ class Terms:
         if len({o.name for o in self.offers}) < len(self.offers):
             problems.append(Problem("parties", "two guests have the same name.", "Rename one."))
         if self.protect and self.batch < FEWEST:
-            what = f"a batch of {self.batch} rows: sums over so few tell a guest the outcome of single patients."
+            what = (
+                f"the batch has only {self.batch} rows: sums over so few rows reveal the outcomes of single "
+                "patients to a guest."
+            )
             problems.append(Problem("batch", what, f"Use at least {FEWEST}."))
         if problems:
             raise VitrailError("the parties cannot train on these terms", problems)

@@ -51,14 +51,19 @@ def mask(columns: Tensor, seed: Tensor) -> Masked:
     """At the guest."""
     if not bool((columns.abs().sum(0) < MOST).all()):
         what = f"the absolute values of a column add up to more than {MOST:g} over a batch of {len(columns)} rows."
-        raise VitrailError("shares cannot hold these columns", [Problem("guest", what, "Standardise it.")])
+        raise VitrailError(
+            "these columns are too large for secret sharing", [Problem("guest", what, "Standardise it.")]
+        )
     return Masked(fixed(columns, A_PLACES) - random_numbers(seed, tuple(columns.shape), "mask"))
 
 
 def shared(slope: Tensor, masked: Masked, mine: HostTriple) -> Slope:
     """At the host."""
     if not bool((slope.abs() < STEEPEST).all()):
-        what = f"an answer's slope is {float(slope.abs().max()):g}; shares hold less than {STEEPEST:g}."
+        what = (
+            f"the gradient of an answer is {float(slope.abs().max()):g}; shares can only hold "
+            f"values below {STEEPEST:g}."
+        )
         raise VitrailError(
             "training diverged", [Problem("host", what, "Use a smaller learning rate, or a standardised outcome.")]
         )

@@ -143,7 +143,7 @@ def test_another_authority_is_refused(federation: Federation, waiting: Any, stra
     federation.wait("the forged kit is refused", lambda: joined.poll() is not None)
     said = federation.log("forged").read_text()
     assert joined.returncode == 2
-    assert "not signed by the authority of this kit's invitation" in said
+    assert "the authority of this kit's invitation did not sign it" in said
     assert "Traceback" not in said
     # and should it ask without our program: the door itself
     assert not knock(federation, place / "va.kit")
@@ -165,10 +165,10 @@ def test_a_copied_kit_is_refused(federation: Federation, waiting: Any) -> None:
     (place / "cleveland.kit" / "home.txt").write_text(f"{place / 'cleveland.home'}\n")
     joined = federation.join("cleveland", place / "cleveland.kit", "copied")
     event = federation.wait_event("refused", site="cleveland")
-    assert event["why"] == "its kit is already running in another place"
+    assert event["why"] == "its kit is already in use elsewhere"
     federation.wait("the copy ends", lambda: joined.poll() is not None)
     assert joined.returncode == 2
-    assert "in use in another place" in federation.log("copied").read_text()
+    assert "in use elsewhere" in federation.log("copied").read_text()
     assert not Outbox(place / "cleveland.home").entries()
 
 

@@ -48,7 +48,7 @@ def check_stolen(federation: Federation, stolen: Stolen, bomb_refused: bool) -> 
     assert not any(line in answer for line in federation.data("boxed").read_text().splitlines() for answer in boxed)
     ours = {what: (code, answer) for (v, what), (code, answer) in stolen.items() if v == "St Mary"}
     answers = {what: answer for what, (code, answer) in ours.items() if code != "timeout"}
-    assert answers == ({"bomb": "the app is larger than 32 files or 1048576 bytes"} if bomb_refused else {})
+    assert answers == ({"bomb": "the app has more than 32 files or 1048576 bytes"} if bomb_refused else {})
 
 
 def test_an_evil_coordinator_reads_nothing(federation: Federation, waiting: Any) -> None:
@@ -87,7 +87,7 @@ def test_an_honest_coordinator_passes_nothing_on(federation: Federation, honest:
     for (_, topic), (code, _) in attack(federation, workspace, forged).items():
         assert code == "timeout", topic
     found = federation.wait("serve says so", lambda: strange(federation)[3:])
-    assert all("came over another connection than its sender's" in text for text in found)
+    assert all("did not come over its sender's connection" in text for text in found)
 
     plans = on(federation, *VICTIMS)
     for victim in VICTIMS:
@@ -97,7 +97,7 @@ def test_an_honest_coordinator_passes_nothing_on(federation: Federation, honest:
         plans["coordinator", channel] = {"target": "server", "channel": channel, "topic": topic}
     stolen = attack(federation, workspace, plans)
     assert {key for key, (code, _) in stolen.items() if code != "timeout"} == set(), stolen
-    assert any("nothing is passed on" in text for text in strange(federation))
+    assert any("are not forwarded" in text for text in strange(federation))
     assert len(federation.processes(federation.kit("St Mary"))) >= 2  # FLARE's and its keeper
 
 

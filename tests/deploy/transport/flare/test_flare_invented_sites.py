@@ -82,7 +82,7 @@ def test_two_invented_hospitals_read_nobody(federation: Federation, tmp_path: Pa
     finally:
         hostile.way.close()
     for site in HONEST:
-        assert "the sum of 3 sites, and 4 are the fewest" in found[site]
+        assert "the sum would be over 3 sites, but at least 4 are required" in found[site]
         assert not [e for e in Outbox(federation.home(site)).entries() if e.direction == "out" and e.kind == "round"]
     rows = read_table(federation.data(CONTROL), federation.who.study)
     true = sybil.true_report(CONTROL, rows, agreed, federation.home(CONTROL), sybil.RUN, 0)

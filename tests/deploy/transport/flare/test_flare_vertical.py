@@ -156,9 +156,9 @@ def test_outbox_and_doctor_know_parties(houses: Houses, first: Path) -> None:
     words = ["doctor", str(houses.kit("lab")), "--data", str(houses.data("lab"))]
     said = CliRunner().invoke(app, words).output
     assert "The key for sealed letters is there." in said
-    assert "The cards of all 3 parties are there, and this kit's is its own." in said
+    assert "The cards of all 3 parties are present, and the card of this kit matches its key." in said
     assert "The column of ids, 'pid', is there." in said
-    assert "described by a look at the table" in said
+    assert "described by values in the table" in said
 
 
 def test_a_guest_is_killed_and_joins_again(houses: Houses, first: Path) -> None:
@@ -195,5 +195,5 @@ def test_again_without_a_guest(houses: Houses, first: Path) -> None:
     assert len(told.read_text().splitlines()) == 5
     after = VerticalRun.load(kept / RUN)
     assert after.info["away"] == ["lab"]
-    assert "Without lab: in place of its answer" in houses.log("clinic again").read_text()
+    assert "Without lab: the median of its answers" in houses.log("clinic again").read_text()
     assert all(torch.equal(after.model.params[k], v) for k, v in before.model.params.items())

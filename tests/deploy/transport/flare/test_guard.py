@@ -19,9 +19,9 @@ from vitrail.deploy.transport.flare.channels import ADMIN_TOPICS, DATA, NEEDED, 
 from vitrail.deploy.transport.flare.channels import MessageHeader as Sent
 from vitrail.deploy.transport.refusals import AT_ONCE, RARE, Refusals
 
-WIRE, OTHER = "it came over another connection than its sender's", "nothing is passed on from there to there"
-USELESS, NOBODY = "no study needs it", "it names a process that no study has"
-ODD = "its envelope is not one of FLARE's"
+WIRE, OTHER = "it did not come over its sender's connection", "messages between these processes are not forwarded"
+USELESS, NOBODY = "no study needs this kind of message", "it names a process that does not exist in a study"
+ODD = "its header is not in FLARE's format"
 SERVER, PRIVATE = Peer("server", inside=False), Peer("basel.j", inside=True)
 BASEL = Peer("basel", inside=False, certificate="basel")
 
@@ -170,13 +170,13 @@ def test_an_app_is_looked_at_before_it_is_unpacked(tmp_path: Path) -> None:
     app = {"config.json": b"{}"}
     good = signed(folder, "lead", app)
     assert app_problem(packed(good), root) == ""
-    assert "larger" in app_problem(packed({**good, "bomb": b"\0" * (MOST_UNPACKED + 1)}), root)
-    assert "larger" in app_problem(packed({str(n): b"" for n in range(33)}), root)
-    assert "signature does not fit" in app_problem(packed({**good, "config.json": b"[]"}), root)
-    assert "signature does not fit" in app_problem(packed({**good, "more.json": b"[]"}), root)
-    assert "not within it" in app_problem(packed({**good, "../config.json": b"{}"}), root)
+    assert "has more than" in app_problem(packed({**good, "bomb": b"\0" * (MOST_UNPACKED + 1)}), root)
+    assert "has more than" in app_problem(packed({str(n): b"" for n in range(33)}), root)
+    assert "signature is not valid" in app_problem(packed({**good, "config.json": b"[]"}), root)
+    assert "signature is not valid" in app_problem(packed({**good, "more.json": b"[]"}), root)
+    assert "outside its own folder" in app_problem(packed({**good, "../config.json": b"{}"}), root)
     assert app_problem(packed(signed(folder, "coordinator", app)), root) == "the app is not signed by the lead"
-    assert "signature does not fit" in app_problem(packed(app), root)
+    assert "signature is not valid" in app_problem(packed(app), root)
     for data in (b"", b"no zip", None, packed({})):
         assert app_problem(data, root)
 
@@ -191,7 +191,7 @@ def test_a_flood_is_counted_and_not_written() -> None:
         "channel": "admin\x1b[2J\n" + "x" * 500,
         "topic": "sys.shell",
         "origin": "basel",
-        "why": "no study needs it",
+        "why": "no study needs this kind of message",
     }
     for _ in range(1000):
         refusals.add(report)
@@ -200,7 +200,7 @@ def test_a_flood_is_counted_and_not_written() -> None:
     refusals.add({**report, "more": 7})
     refusals.add({"more": "many", "channel": ["x"]})
     assert len(lines) == AT_ONCE + 1
-    assert lines[-1].endswith(f" {1000 - AT_ONCE + 7} more since the line before.")
+    assert lines[-1].endswith(f" {1000 - AT_ONCE + 7} more since the previous line.")
     assert all("\x1b" not in line and "\n" not in line and len(line) < 500 for line in lines)
 
 

@@ -25,7 +25,7 @@ from vitrail.deploy.transport.flare.channels import SITE, role_of
 from vitrail.deploy.transport.flare.components import COPY
 from vitrail.deploy.transport.ipc import Pipe
 
-RUNNING = "its kit is already running in another place"
+RUNNING = "its kit is already in use elsewhere"
 
 
 class Doorkeeper(FLComponent):

@@ -113,16 +113,16 @@ def role_of(name: str) -> str:
 def problem_of(me: str, line: Peer | None, sent: MessageHeader) -> str:
     """Why a message is refused by the process `me`; empty where it may pass. `line`: None within one process."""
     if not all(isinstance(word, str) for word in sent):
-        return "its envelope is not one of FLARE's"
+        return "its header is not in FLARE's format"
     sender, receiver = role_of(sent.origin), role_of(sent.destination)
     if not sender or not receiver:
-        return "it names a process that no study has"
+        return "it names a process that does not exist in a study"
     if line is not None and not _is_senders(me, line, sent.origin):
-        return "it came over another connection than its sender's"
+        return "it did not come over its sender's connection"
     if not _is_on_its_way(me, sent):
-        return "nothing is passed on from there to there"
+        return "messages between these processes are not forwarded"
     if not _is_needed(sender, receiver, sent):
-        return "no study needs it"
+        return "no study needs this kind of message"
     return ""
 
 

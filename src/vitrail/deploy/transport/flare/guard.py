@@ -85,7 +85,7 @@ SENDER: ContextVar[str] = ContextVar("sender", default="")
 
 def too_long(who: str, size: int) -> None:
     """What deploy/transport/flare/limits.py refused; a size below 0 stands for what cannot be unpacked."""
-    why = f"it has {size} bytes or more, and none agreed on is so long" if size > 0 else "it cannot be unpacked"
+    why = f"it has {size} bytes or more, more than any agreed message" if size > 0 else "it cannot be unpacked"
     REPORTER.add(MessageHeader("", "stream", "", who, ""), who, why)
 
 
@@ -100,7 +100,7 @@ def install() -> None:
         sent, line = _envelope(message), _line(endpoint, connection)
         why = problem_of(self.my_info.fqcn, line, sent)
         if not why and sent.channel == "admin" and len(message.payload or b"") > MOST_ADMIN:
-            why = f"it has {len(message.payload)} bytes, and no request about a job has more than {MOST_ADMIN}"
+            why = f"it has {len(message.payload)} bytes, but a request about a job has at most {MOST_ADMIN}"
         if why:
             REPORTER.add(sent, line.peer if line else "", why)
             return
@@ -155,7 +155,7 @@ def _trim_requests() -> None:
     def dispatch_request(self: FedAdminAgent, request: Any) -> Any:
         topic = getattr(request.payload, "topic", "")
         if topic not in ADMIN_TOPICS.get(role_of(_envelope(request).origin), ()):
-            REPORTER.add(_envelope(request)._replace(topic=str(topic)), "", "no study needs it")
+            REPORTER.add(_envelope(request)._replace(topic=str(topic)), "", "no study needs this kind of message")
             return None
         return dispatch(self, request)
 
@@ -177,18 +177,18 @@ def app_problem(data: object, root: bytes) -> str:
     """Why this app is not unpacked; empty where it may be. It is read in memory, each file up to its stated size."""
     try:
         if not isinstance(data, bytes):
-            return "the app is no file"
+            return "the app is not a file"
         with zipfile.ZipFile(io.BytesIO(data)) as packed:
             listed = packed.infolist()
             if len(listed) > MOST_FILES or sum(entry.file_size for entry in listed) > MOST_UNPACKED:
-                return f"the app is larger than {MOST_FILES} files or {MOST_UNPACKED} bytes"
+                return f"the app has more than {MOST_FILES} files or {MOST_UNPACKED} bytes"
             files = {PurePosixPath(e.filename): packed.read(e) for e in listed if not e.is_dir()}
         if len({e.filename for e in listed}) < len(listed) or any(".." in name.parts for name in files):
-            return "the app has files that are not within it"
+            return "the app has files outside its own folder"
         return "" if _is_signed(files, x509.load_pem_x509_certificate(root)) else "the app is not signed by the lead"
     except (ValueError, KeyError, TypeError, AttributeError, InvalidSignature, zipfile.BadZipFile, RuntimeError,
             NotImplementedError, OSError, EOFError):  # fmt: skip
-        return "the app cannot be read, or its signature does not fit"
+        return "the app cannot be read, or its signature is not valid"
 
 
 def _is_signed(files: dict[PurePosixPath, bytes], root: x509.Certificate) -> bool:

@@ -8,9 +8,9 @@ from collections.abc import Set
 from vitrail.deploy.transport.ipc import Pipe
 
 UNANSWERED = {  # FLARE's codes in words
-    "EXECUTION_EXCEPTION": "its machine is there, but `vitrail join` is not, or could not write down what would leave",
-    "TASK_ABORTED": "the question was called off before it had answered",
-    "BAD_TASK_DATA": "it could not make anything of the question",
+    "EXECUTION_EXCEPTION": "its machine answers, but `vitrail join` is not running or could not record what leaves",
+    "TASK_ABORTED": "the request was cancelled before it had answered",
+    "BAD_TASK_DATA": "it could not read the request",
     "OK": "its answer was empty",
     "REFUSED": "its answer cannot be read",
 }

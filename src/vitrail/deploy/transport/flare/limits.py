@@ -142,9 +142,7 @@ def _limited(streams: Streams, original: Callable[..., Any]) -> Callable[[Any, A
         size = len(message.payload) if message.payload else 0
         announced = message.get_header(StreamHeaderKey.SIZE, 0)
         if not task.failed and (count := streams.too_many(task.origin, task.sid, announced, size)):
-            task.stop(
-                StreamError(f"a message of {count} bytes or more was refused: none has more than {streams.limit}")
-            )
+            task.stop(StreamError(f"a message of {count} bytes or more was refused: the limit is {streams.limit}"))
             task.chunks.clear()
             task.out_seq_chunks.clear()
             streams.refused(sender_of(task.origin), count)
@@ -180,9 +178,9 @@ def _section(stream: Any, expect_datum: bool) -> Any:
     header, datum_id, data = _ORIGINALS["section"](stream, expect_datum)
     if header is not None:
         if not expect_datum and len(data) > MOST_STRUCTURE:
-            raise RuntimeError(f"expected at most {MOST_STRUCTURE} bytes beside long values, got {len(data)}")
+            raise RuntimeError(f"expected at most {MOST_STRUCTURE} bytes besides long values, got {len(data)}")
         if header.dot or header.marker == lobs.MARKER_DATUM_FILE:
-            raise RuntimeError("a part that lies elsewhere was refused")
+            raise RuntimeError("a part stored outside the message was refused")
     return header, datum_id, data
 
 

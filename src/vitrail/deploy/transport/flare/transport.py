@@ -283,7 +283,7 @@ class FlareTransport:
         from vitrail.deploy.transport.flare import components
 
         if self.fruitless >= MOST_FRUITLESS:  # FLARE may hold on to a job that is dead
-            self.log("transport restarted", why=f"nobody answered in {self.fruitless} jobs")
+            self.log("transport restarted", why=f"no site answered in {self.fruitless} jobs")
             stop(self.flare, 2.0)
             self.fruitless, self.silent = 0, set()
             self.alive.clear()
@@ -328,7 +328,7 @@ class FlareTransport:
             there = name in self.present()
             if there and name not in spared:
                 self.silent.add(name)
-            trouble[name] = SiteSilent(f"no answer within {deadline:.0f} seconds") if there else "it is not there"
+            trouble[name] = SiteSilent(f"no answer within {deadline:.0f} seconds") if there else "it is not connected"
             trouble |= {name: self._ended(name)} if there and name in self.losses.trial - not_awaited else {}
         awake, self.awake = frozenset(self.awake), set()
         return Responses(answers, trouble, awake)
@@ -377,7 +377,7 @@ class FlareTransport:
         self.fruitless = 0
         size = count if isinstance(count := head.get("bytes"), int) else len(body)
         if self.most is not None and size > self.most:
-            what = f"its answer is too long: it has {size} bytes, and none is longer than {self.most}"
+            what = f"its answer is too long: it has {size} bytes, but the limit is {self.most}"
             trouble[name] = AnswerTooLong(what)
         elif (code := str(head.get("code"))) != "OK" or not body:
             trouble[name] = UNANSWERED.get(code, f"its machine could not answer ({spelled(code)})")

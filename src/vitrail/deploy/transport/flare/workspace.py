@@ -134,10 +134,10 @@ def build_site(kit: Path) -> None:
     """FLARE's workspace of a site, with the site's own policies."""
     own = load_kit(kit)
     if not own.approved:
-        hint = "Send the coordinator the request; when the approval is back, join with it."
+        hint = "Send the request to the coordinator, and join with the approval that comes back."
         raise VitrailError("the kit is not approved yet", [Problem(str(own.folder), "it has no certificate.", hint)])
     signed = (own.folder / "certificate.pem").read_text()
-    check_certificate(own, signed, own.folder / "certificate.pem", "the coordinator would not let this kit in")
+    check_certificate(own, signed, own.folder / "certificate.pem", "the coordinator would not admit this kit")
     server = {
         "name": project(own.authority_fingerprint),
         "service": {"target": own.address, "scheme": "grpc"},
