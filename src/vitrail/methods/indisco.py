@@ -14,8 +14,8 @@ picture.
                 its lowest and hardly a weight is 0, but more steps did not predict new pictures better
 
 `share`: what is averaged. "prototypes", the default: these and the last layer, convolutions local, as in the paper
-(GMGP). "no": nothing, each site alone (the paper's LMLP). Ours are "add-on", also the add-on layers, and "all", also all
-convolutions: the best where we tried it, since prototypes of different latent spaces are hardly comparable.
+(GMGP). "no": nothing, each site alone (the paper's LMLP). Ours are "add-on", also the add-on layers, and "all", also
+all convolutions: the best where we tried it, since prototypes of different latent spaces are hardly comparable.
 
 With `alone_too` each site also trains a model of its own on the same batches (LMLP): what it learns alone reveals a
 bias at that site. (Both models are the same in the first round, so the first report reveals it.) OWN is the shared

@@ -139,6 +139,15 @@ def test_pages_of_a_demo_lead_to_its_index(tmp_path: Path) -> None:
     assert linked_files(demo / "other.html") == set()
 
 
+def test_the_index_is_linked_once_also_from_a_page_that_is_named_without_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_index(tmp_path, Demo("one", STUDY, "", []), {"one": "this"})
+    write_explained(made(), Path("look.html"), site="south", study=STUDY)
+    assert [a for a in links(Path("look.html")) if not a.startswith("#")] == ["index.html"]
+
+
 def test_names_are_text_in_links(run: Path) -> None:
     text = (run / "card-0.html").read_text("utf-8")
     (nav,) = re.findall(f"{OPEN}(.*?){CLOSE}", text)

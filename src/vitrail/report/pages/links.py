@@ -92,6 +92,7 @@ def add_links(html: str, path: Path, beyond: Sequence[Path] = ()) -> str:
 
 def _beside(page: PageHead, path: Path) -> list[PageLink]:
     """Pages of the same folder, and the index above it."""
+    path = path.absolute()  # of "page.html" the folder above would be the same
     files = [*sorted(path.parent.glob("*.html")), path.parent.parent / INDEX]
     heads = [(file, head) for file in files if file != path and (head := head_of(file)) and may_link(page, head)]
     heads = [(file, head) for file, head in heads if file.parent == path.parent or head.is_index]
