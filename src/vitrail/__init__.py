@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from vitrail.studies.compare.execution import compare
     from vitrail.studies.compare.result import Comparison
     from vitrail.studies.contribution.values import contribution
+    from vitrail.studies.missing_columns import MissingColumns, missing_columns
     from vitrail.studies.transfer import Transfer, transfer
     from vitrail.studies.tune import Tuning, tune
     from vitrail.study.model import Study
@@ -49,6 +50,8 @@ _PLACES = {
     "tune": "vitrail.studies.tune",
     "compare": "vitrail.studies.compare.execution",
     "contribution": "vitrail.studies.contribution.values",
+    "MissingColumns": "vitrail.studies.missing_columns",
+    "missing_columns": "vitrail.studies.missing_columns",
     "write_report": "vitrail.report.pages.builder",
     "export_model": "vitrail.export.writer",
     "Match": "vitrail.vertical",
@@ -60,6 +63,7 @@ _PLACES = {
 __all__ = [
     "Comparison",
     "Match",
+    "MissingColumns",
     "Problem",
     "Run",
     "Study",
@@ -75,6 +79,7 @@ __all__ = [
     "federate",
     "match",
     "methods",
+    "missing_columns",
     "nets",
     "partition",
     "planted_shortcuts",
