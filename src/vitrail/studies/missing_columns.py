@@ -248,7 +248,7 @@ class ColumnTrial:
             weights = (ratio * _even(weights_of(frame, self.study), len(frame)))[tested]
             persons = persons_of(frame, self.study)
             by = np.arange(int(tested.sum())) if persons is None else persons[tested]
-            worth = effective_size(np.bincount(by, weights))
+            worth = effective_size(np.bincount(by, weights).astype(np.float64))
             if worth < LEAST_EACH or apart > FAR:
                 continue
             mean, variance = _weighted(saved[name][tested], weights, by)

@@ -41,6 +41,7 @@ from vitrail.report.sections.scores.own_verdict import write_own_verdict
 from vitrail.report.sections.screening import write_screen
 from vitrail.runs.site.card import make_card
 from vitrail.runs.site.inspection import look_behind
+from vitrail.studies.contribution.rewards import reward_shares
 from vitrail.studies.contribution.values import CARRIED, LOO, SHAPLEY, Contribution
 from vitrail.study.model import Study
 from vitrail.vertical.matching.match import Match
@@ -175,7 +176,8 @@ def contributed(_: Path) -> str:
     ledger = values[values.way == SHAPLEY].assign(rounds=20, credit=lambda t: t.value.clip(0), credit_low=0.0)
     ledger["credit_high"] = ledger.credit + 0.01
     about = ("Heart disease", "FedAvg", 1, HEART[0], 60, 20, "cross-entropy", 0.69, 0.62, 0.66)
-    return render_contribution(Contribution(*about, values, costs, ledger, ["a note"], strain=9.0))
+    rewards = reward_shares(HEART[0], dict.fromkeys(HEART, 20), dict(zip(HEART, worth, strict=True)))
+    return render_contribution(Contribution(*about, values, costs, ledger, ["a note"], strain=9.0, rewards=rewards))
 
 
 def explained(_: Path) -> str:
