@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from vitrail.studies.compare.execution import compare
     from vitrail.studies.compare.result import Comparison
     from vitrail.studies.contribution.values import contribution
+    from vitrail.studies.likeness import Likeness, likeness
     from vitrail.studies.missing_columns import MissingColumns, missing_columns
     from vitrail.studies.transfer import Transfer, transfer
     from vitrail.studies.tune import Tuning, tune
@@ -50,6 +51,8 @@ _PLACES = {
     "tune": "vitrail.studies.tune",
     "compare": "vitrail.studies.compare.execution",
     "contribution": "vitrail.studies.contribution.values",
+    "Likeness": "vitrail.studies.likeness",
+    "likeness": "vitrail.studies.likeness",
     "MissingColumns": "vitrail.studies.missing_columns",
     "missing_columns": "vitrail.studies.missing_columns",
     "write_report": "vitrail.report.pages.builder",
@@ -62,6 +65,7 @@ _PLACES = {
 
 __all__ = [
     "Comparison",
+    "Likeness",
     "Match",
     "MissingColumns",
     "Problem",
@@ -77,6 +81,7 @@ __all__ = [
     "export_model",
     "facts",
     "federate",
+    "likeness",
     "match",
     "methods",
     "missing_columns",

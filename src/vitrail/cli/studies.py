@@ -249,6 +249,37 @@ def transfer(
         print(f"\nTables: {out.resolve()}\nPage:   {write_transfer(result, out, scores).resolve()}")
 
 
+def alike(
+    study: StudyFile,
+    data: Data,
+    out: Annotated[Path | None, typer.Option(help="Folder for the page and tables.")] = None,
+    rounds: Rounds = None,
+    seed: Annotated[int | None, typer.Option(help="Seed, instead of the study's first.")] = None,
+) -> None:
+    """Show who is like whom by four measures (rows, models, transfer loss, trust) and how far these agree. For
+    simulation only: it needs the rows of all sites."""
+    from vitrail.data.readers.tables import read_sites
+    from vitrail.report.pages.likeness import write_likeness
+    from vitrail.studies.likeness import MEASURES, likeness
+    from vitrail.study.model import Study
+
+    agreed = Study.load(study)
+    tables = read_sites(data, agreed)
+    with show_progress() as step:
+        result = likeness(
+            agreed, tables, seed=seed, rounds=rounds, progress=lambda done, total: step("rounds", done, total)
+        )
+    print("The site that is most like each user, by each measure\n")
+    print_table(
+        ["user", *MEASURES], [[u, *(result.first(u).get(m, "not known") for m in MEASURES)] for u in result.sites]
+    )
+    print("\nRank correlation of the measures over the other sites, mean over users\n")
+    rows = result.agreement().to_numpy().tolist()
+    print_table(["measure", *MEASURES], [[m, *row] for m, row in zip(MEASURES, rows, strict=True)])
+    if out:
+        print(f"\nTables: {out.resolve()}\nPage:   {write_likeness(result, out).resolve()}")
+
+
 def columns(
     study: StudyFile,
     data: Data,

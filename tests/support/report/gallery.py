@@ -15,6 +15,7 @@ from tests.support.cards import make_table
 from tests.support.report import groups, heatmaps, shortcuts, trust, uncertainty
 from tests.support.report.explanations import made
 from tests.support.report.holdout_runs import TABLES, small_run
+from tests.support.report.likeness import make_likeness
 from tests.support.report.live_runs import Story
 from tests.support.report.missing_columns import make_missing
 from tests.support.report.pages import HEART, make, screened
@@ -32,6 +33,7 @@ from vitrail.report.pages.contribution import render_contribution
 from vitrail.report.pages.explanation import render_explained
 from vitrail.report.pages.explanation_summary import render_explanation_summary
 from vitrail.report.pages.index import Demo, DemoPage, write_index
+from vitrail.report.pages.likeness import render_likeness
 from vitrail.report.pages.links import write_linked
 from vitrail.report.pages.missing_columns import render_missing_columns
 from vitrail.report.pages.site import render_private
@@ -160,6 +162,10 @@ def transferred(_: Path) -> str:
     return render_transfer(make_found([0.4, -0.1, 0.0, 0.2, -0.4, -0.395], [0.9, 0.3, 0.5, 0.6, 0.7, 0.2]))
 
 
+def alike(_: Path) -> str:
+    return render_likeness(make_likeness())
+
+
 def columns_missing(_: Path) -> str:
     return render_missing_columns(make_missing())
 
@@ -264,6 +270,7 @@ PAGES: dict[str, Callable[[Path], str]] = {
         own_verdict,
         carded,
         transferred,
+        alike,
         columns_missing,
         contributed,
         explained,

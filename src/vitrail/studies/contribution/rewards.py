@@ -115,15 +115,21 @@ def reward_table(
 
 
 def trust_in_sites(run: Run, frames: Mapping[str, pd.DataFrame], user: str) -> dict[str, float] | None:
+    """The user's trust in each site, summed over the rounds."""
+    trust = trained_trust(run.study, {name: frames[name] for name in run.sites}, run.seed)
+    return None if trust is None else summed_trust(trust, user)
+
+
+def trained_trust(study: Study, tables: Mapping[str, pd.DataFrame], seed: int) -> Trust | None:
     """From a training by a method that weighs sites by trust; None where none can train as the study does."""
-    study, tables = _open(run.study), {name: frames[name] for name in run.sites}
+    study = _open(study)
     for name in methods_with_facts(study, TRUST):
         try:
-            trained = federate(study, tables, method=name, seed=run.seed, progress=lambda done, of: None)
+            trained = federate(study, tables, method=name, seed=seed, progress=lambda done, of: None)
         except VitrailError:  # such as an optimizer that the method cannot use
             continue
         if (trust := read_trust(trained.sites, trained.facts)) is not None:
-            return summed_trust(trust, user)
+            return trust
     return None
 
 

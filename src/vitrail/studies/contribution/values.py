@@ -219,9 +219,9 @@ def _rewarded(run: Run, result: Contribution, frames: Mapping[str, pd.DataFrame]
     """With the shares that other rules give, where there is something to share."""
     if not len(result.ledger):
         return result
-    ledger = result.ledger.set_index("site")
-    table = reward_table(run, result.user, ledger["rounds"].to_dict(), ledger.value.to_dict(), frames)
-    return replace(result, rewards=table)
+    ledger = result.ledger
+    rounds, values = (dict(zip(ledger.site, ledger[k].astype(float), strict=True)) for k in ("rounds", "value"))
+    return replace(result, rewards=reward_table(run, result.user, rounds, values, frames))
 
 
 def asked_wrongly(method: str, coalitions: int, seeds: int) -> list[Problem]:
