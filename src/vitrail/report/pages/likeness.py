@@ -36,8 +36,8 @@ def write_likeness(result: Likeness, folder: Path) -> Path:
 
 def render_likeness(result: Likeness) -> str:
     standings = [_standing(result, user) for user in result.sites]
-    agreement = result.agreement()
     measured = [m for m in MEASURES if result.table[m].notna().any()]
+    agreement = result.agreement().loc[measured, measured]
     return fill(
         "likeness.html",
         heat=True,
@@ -46,7 +46,7 @@ def render_likeness(result: Likeness) -> str:
         standings=standings[:STANDING],
         more_standings=standings[STANDING:],
         measures=measured,
-        agreement=[(m, agreement.loc[m, measured].astype(float).tolist()) for m in measured],
+        agreement=list(zip(measured, agreement.to_numpy().tolist(), strict=True)),
     )
 
 
