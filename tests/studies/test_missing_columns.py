@@ -171,6 +171,17 @@ def test_rows_of_one_person_count_once() -> None:
     assert five.rows == 5 * once.rows
 
 
+def test_rows_that_a_split_by_date_leaves_out_are_not_judged() -> None:
+    """Models learn from earlier rows and are judged on later ones only."""
+    split = {"by": "date", "column": "day", "test_from": "2024-03-01"}
+    days = pd.date_range("2024-01-01", periods=120, freq="D").strftime("%Y-%m-%d")
+    sites = {name: frame.assign(day=days) for name, frame in filled(make_sites()).items()}
+    trial = make_trial(make_study(split=split), sites)
+    (first, *_), later = trial.losses(("age", "decides"), ["site 1", "site 2"]).values(), days >= "2024-03-01"
+    assert (np.isfinite(first) == later).all()
+    assert trial.gain("site 0", "decides").rows == 4 * later.sum()
+
+
 def filled(sites: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     return {**sites, "site 0": sites["site 0"].assign(decides=np.nan, noise=np.nan)}
 
