@@ -46,6 +46,7 @@ from vitrail.report.sections.survival_by_risk import MORE, Curve, compare_groups
 from vitrail.runs.site.card import _scores
 from vitrail.runs.site.local_model import rests_on
 from vitrail.stats.intervals import interval, level_of
+from vitrail.stats.random_effects import predict_further
 from vitrail.stats.shapley import Values, exact, paired_mean
 from vitrail.studies.benefit import NO, YES, SiteLosses, decide
 from vitrail.studies.contribution.retraining import CoalitionRetraining
@@ -110,6 +111,24 @@ def test_whoever_looks_three_times_is_wrong_no_oftener_than_who_looks_once() -> 
         looks = [interval(seeds[: 4 * k].tolist(), 0.0, level=level_of(k, 3)) for k in (1, 2, 3)]
         wrong += any(low > 0 or high < 0 for _, low, high in looks)
     assert_rate(wrong, 4000, 0.04, 0.05)
+
+
+@pytest.mark.parametrize(
+    ("sites", "between", "low", "high"),
+    [(3, 0.25, 0.95, 0.99), (5, 0.25, 0.94, 0.98), (10, 0.25, 0.94, 0.97), (10, 0.6, 0.91, 0.95), (3, 0.6, 0.85, 0.9)],
+)
+def test_a_further_site_lies_in_the_interval_that_others_give_in_95_of_100(
+    sites: int, between: float, low: float, high: float
+) -> None:
+    """What a column would bring, where sites differ by a share of the gain as large as the prior's. Where they differ
+    more, and there are few of them, it is less."""
+    rng, held = np.random.default_rng(31), 0
+    for _ in range(3000):
+        variances = rng.uniform(0.02, 0.1, sites) ** 2
+        values = 1 + rng.normal(0, between, sites) + rng.normal(0, np.sqrt(variances))
+        further = predict_further(values, variances)
+        held += further.low <= 1 + rng.normal(0, between) <= further.high
+    assert_rate(held, 3000, low, high)
 
 
 # risks

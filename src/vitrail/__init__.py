@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from vitrail.studies.compare.execution import compare
     from vitrail.studies.compare.result import Comparison
     from vitrail.studies.contribution.values import contribution
+    from vitrail.studies.likeness import Likeness, likeness
+    from vitrail.studies.missing_columns import MissingColumns, missing_columns
     from vitrail.studies.transfer import Transfer, transfer
     from vitrail.studies.tune import Tuning, tune
     from vitrail.study.model import Study
@@ -49,6 +51,10 @@ _PLACES = {
     "tune": "vitrail.studies.tune",
     "compare": "vitrail.studies.compare.execution",
     "contribution": "vitrail.studies.contribution.values",
+    "Likeness": "vitrail.studies.likeness",
+    "likeness": "vitrail.studies.likeness",
+    "MissingColumns": "vitrail.studies.missing_columns",
+    "missing_columns": "vitrail.studies.missing_columns",
     "write_report": "vitrail.report.pages.builder",
     "export_model": "vitrail.export.writer",
     "Match": "vitrail.vertical",
@@ -59,7 +65,9 @@ _PLACES = {
 
 __all__ = [
     "Comparison",
+    "Likeness",
     "Match",
+    "MissingColumns",
     "Problem",
     "Run",
     "Study",
@@ -73,8 +81,10 @@ __all__ = [
     "export_model",
     "facts",
     "federate",
+    "likeness",
     "match",
     "methods",
+    "missing_columns",
     "nets",
     "partition",
     "planted_shortcuts",

@@ -343,11 +343,11 @@ def test_which_methods_are_compared(capsys) -> None:
     assert capsys.readouterr().out == ""
     table = vt.methods.TABLE
     first = {name for name, kind in table.items() if kind.catalogue.tune_first}
-    assert first == {"weight_erosion", "influence", "apple", "cfl"}
+    assert first == {"weight_erosion", "weight_erosion_sums", "influence", "apple", "cfl"}
     apart = {name for name, kind in table.items() if kind.catalogue.required_net}
     assert parse_methods("all") == [name for name in table if name not in first | apart]
     told = capsys.readouterr().out
     assert "Left out: Weight Erosion, Influence, APPLE, CFL." in told
     assert all(f"vitrail tune STUDY --data DATA --method {name}" in told for name in first)
-    assert "--methods weight_erosion,influence,apple,cfl" in told
+    assert "--methods weight_erosion,weight_erosion_sums,influence,apple,cfl" in told
     assert "need another network: inDISCO" in told

@@ -20,7 +20,16 @@ from tests.support.report.gallery import PAGES, write_all
 
 EVERY = pytest.mark.parametrize("name", [name for name in PAGES if not name.startswith("follow")])
 # pages whose first screen has a figure, a status each and what to do next, at the size of a small laptop
-FIRST_SCREENS = ("carded", "contributed", "explained_all", "transferred", "parties", "explained")
+FIRST_SCREENS = (
+    "carded",
+    "contributed",
+    "explained_all",
+    "transferred",
+    "alike",
+    "columns_missing",
+    "parties",
+    "explained",
+)
 HIGH = 800
 
 

@@ -59,6 +59,8 @@ VERBS = {  # by who uses them, in the order of --help
         runs.methods,
         studies.tune,
         studies.transfer,
+        studies.alike,
+        studies.columns,
         studies.contribution,
     ),
 }

@@ -75,6 +75,14 @@ EXAMPLES = {
         "vitrail transfer study.toml --data data/",
         "vitrail transfer study.toml --data data/ --train-with top:2 --user north",
     ),
+    "alike": (
+        "vitrail alike study.toml --data data/",
+        "vitrail alike study.toml --data data/ --out runs/alike",
+    ),
+    "columns": (
+        "vitrail columns study.toml --data data/",
+        "vitrail columns study.toml --data data/ --site north --column chol --out runs/columns",
+    ),
     "contribution": (
         "vitrail contribution runs/first --user north --data data/",
         "vitrail contribution runs/first --user north --data data/ --method shapley",

@@ -1,4 +1,4 @@
-"""Verbs of many runs: which method, which settings, whom to learn from, who contributed."""
+"""Verbs of many runs: which method, which settings, whom to learn from, what to record, who contributed."""
 
 from __future__ import annotations
 
@@ -247,6 +247,78 @@ def transfer(
         print_notes(few, [], word, True)
     if out:
         print(f"\nTables: {out.resolve()}\nPage:   {write_transfer(result, out, scores).resolve()}")
+
+
+def alike(
+    study: StudyFile,
+    data: Data,
+    out: Annotated[Path | None, typer.Option(help="Folder for the page and tables.")] = None,
+    rounds: Rounds = None,
+    seed: Annotated[int | None, typer.Option(help="Seed, instead of the study's first.")] = None,
+) -> None:
+    """Show who is like whom by four measures (rows, models, transfer loss, trust) and how far these agree. For
+    simulation only: it needs the rows of all sites."""
+    from vitrail.data.readers.tables import read_sites
+    from vitrail.report.pages.likeness import write_likeness
+    from vitrail.studies.likeness import MEASURES, likeness
+    from vitrail.study.model import Study
+
+    agreed = Study.load(study)
+    tables = read_sites(data, agreed)
+    with show_progress() as step:
+        result = likeness(
+            agreed, tables, seed=seed, rounds=rounds, progress=lambda done, total: step("rounds", done, total)
+        )
+    print("The site that is most like each user, by each measure\n")
+    print_table(
+        ["user", *MEASURES], [[u, *(result.first(u).get(m, "not known") for m in MEASURES)] for u in result.sites]
+    )
+    print("\nRank correlation of the measures over the other sites, mean over users\n")
+    rows = result.agreement().to_numpy().tolist()
+    print_table(["measure", *MEASURES], [[m, *row] for m, row in zip(MEASURES, rows, strict=True)])
+    if out:
+        print(f"\nTables: {out.resolve()}\nPage:   {write_likeness(result, out).resolve()}")
+
+
+def columns(
+    study: StudyFile,
+    data: Data,
+    out: Annotated[Path | None, typer.Option(help="Folder for the page and table.")] = None,
+    site: Annotated[
+        list[str] | None,
+        typer.Option(help="Site to do this for (default: each site).", autocompletion=completion.sites),
+    ] = None,
+    column: Annotated[
+        list[str] | None, typer.Option(help="Column of the study to judge (default: each column that a site lacks).")
+    ] = None,
+    folds: Annotated[
+        int, typer.Option(min=2, help="Number of folds of each site's rows; each fold is held out once.")
+    ] = 5,
+    method: Annotated[
+        str | None, typer.Option(help="Method, instead of the study's.", autocompletion=completion.methods)
+    ] = None,
+    rounds: Rounds = None,
+    seed: Annotated[int | None, typer.Option(help="Seed, instead of the study's first.")] = None,
+) -> None:
+    """Find out which column a site should begin to record: what it would save of its loss, estimated from the sites
+    that record it. For simulation only: it needs the rows of all sites."""
+    from vitrail.data.readers.tables import read_sites
+    from vitrail.report.pages.missing_columns import write_missing_columns
+    from vitrail.studies.missing_columns import SUPPOSES, missing_columns
+    from vitrail.study.model import Study
+
+    agreed = Study.load(study)
+    with show_progress() as step:
+        result = missing_columns(
+            agreed, read_sites(data, agreed), site or (), column or (), method,
+            folds=folds, seed=seed, rounds=rounds, progress=step,
+        )  # fmt: skip
+    for sentence in result.sentences() or ["No site lacks a column of the study."]:
+        print(sentence)
+    print(f"\n{SUPPOSES}")
+    if out:
+        page = write_missing_columns(result, out)
+        print(f"\nTable: {(out / 'columns.csv').resolve()}\nPage:  {page.resolve()}")
 
 
 def contribution(

@@ -133,7 +133,12 @@ class Plan:
 
 
 def with_facts(study: Study, *means: str) -> str:
-    """Methods whose runs tell something that means one of these, for a hint."""
+    """The same as `methods_with_facts`, for a hint."""
+    return " or ".join(methods_with_facts(study, *means))
+
+
+def methods_with_facts(study: Study, *means: str) -> list[str]:
+    """Methods whose runs tell something that means one of these."""
 
     def tells(kind: type[AnyMethod]) -> bool:
         try:
@@ -141,4 +146,4 @@ def with_facts(study: Study, *means: str) -> str:
         except VitrailError:  # it cannot train as this study does
             return False
 
-    return " or ".join(methods.named(tells))
+    return list(methods.named(tells))

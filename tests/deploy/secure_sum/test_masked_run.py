@@ -278,7 +278,7 @@ def test_a_sum_that_is_too_long_is_not_used(tmp_path: Path) -> None:
     assert all(bool(v.abs().max() < 100) for v in far.shared.values())
     unused = [words for event, words in way.events if event == "round not used"]
     assert [words["round"] for words in unused] == [2]
-    assert unused[0]["why"].startswith("the sum of the reports is")
+    assert unused[0]["why"].startswith("the sum of the reports has length")
 
 
 def test_beyond_the_limit_a_site_sends_nothing_and_says_so(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.report.pages import HEART, HOSTILE, without_script
 from vitrail.report.pages.contribution import render_contribution
+from vitrail.studies.contribution.rewards import RULES, reward_shares
 from vitrail.studies.contribution.values import AGAIN, CARRIED, LOO, SHAPLEY, Contribution
 
 WORTH = {HEART[0]: (0.05, 0.02), HEART[1]: (0.03, 0.05), HEART[2]: (-0.04, 0.01), HEART[3]: (0.01, 0.02)}
@@ -51,6 +52,21 @@ def test_a_model_that_is_no_better_than_its_baseline_earns_nothing() -> None:
     assert "share of credits" not in page
     assert "Nobody should be paid by it." in short
     assert "helped" in short, "the values are shown all the same"
+
+
+def test_rewards_by_other_rules_stand_beside_the_credits() -> None:
+    rounds, worth = dict.fromkeys(WORTH, 20.0), {site: value for site, (value, _) in WORTH.items()}
+    page = render_contribution(made(rewards=reward_shares(HEART[0], rounds, worth, ranking=[*HEART[:0:-1]])))
+    part = page[page.index('id="rewards"') : page.index('id="how"')]
+    assert all(rule.pays in part and rule.cheat in part for rule in RULES.values())
+    cells = re.findall(r"<tr><th scope=.row.>([^<]+)</th>((?:<td>[^<]*</td>)+)", part)
+    assert {site: re.findall("<td>([^<]*)</td>", row) for site, row in cells} == {
+        HEART[1]: ["33 %", "–", "17 %", "75 %"],
+        HEART[2]: ["33 %", "–", "33 %", "0 %"],
+        HEART[3]: ["33 %", "–", "50 %", "25 %"],
+    }
+    assert "where the files of all sites are at hand" in part
+    assert 'id="rewards"' not in render_contribution(made())
 
 
 @pytest.mark.parametrize(

@@ -435,7 +435,7 @@ def test_on_the_command_line(study, sites, tmp_path, monkeypatch, capsys) -> Non
     said = vitrail("contribution", "run", "--user", "va", "--data", "data", "--no-retrain")
     assert "carried over" in said
     written = {p.name for p in Path("contribution-va").iterdir()}
-    paid = {"ledger.csv"} if "No credits were computed" not in said else set()
+    paid = {"ledger.csv", "rewards.csv"} if "No credits were computed" not in said else set()
     assert written == {"contribution.html", "values.csv", "costs.csv"} | paid
     with pytest.raises(vt.VitrailError, match="not the rows"):
         vitrail("contribution", "run", "--user", "va", "--data", "data/cleveland.csv")

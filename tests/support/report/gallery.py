@@ -15,7 +15,9 @@ from tests.support.cards import make_table
 from tests.support.report import groups, heatmaps, shortcuts, trust, uncertainty
 from tests.support.report.explanations import made
 from tests.support.report.holdout_runs import TABLES, small_run
+from tests.support.report.likeness import make_likeness
 from tests.support.report.live_runs import Story
+from tests.support.report.missing_columns import make_missing
 from tests.support.report.pages import HEART, make, screened
 from tests.support.report.site_pages import told as looked
 from tests.support.report.transfers import make_found
@@ -31,7 +33,9 @@ from vitrail.report.pages.contribution import render_contribution
 from vitrail.report.pages.explanation import render_explained
 from vitrail.report.pages.explanation_summary import render_explanation_summary
 from vitrail.report.pages.index import Demo, DemoPage, write_index
+from vitrail.report.pages.likeness import render_likeness
 from vitrail.report.pages.links import write_linked
+from vitrail.report.pages.missing_columns import render_missing_columns
 from vitrail.report.pages.site import render_private
 from vitrail.report.pages.transfer import render_transfer
 from vitrail.report.pages.vertical import render_together
@@ -39,6 +43,7 @@ from vitrail.report.sections.scores.own_verdict import write_own_verdict
 from vitrail.report.sections.screening import write_screen
 from vitrail.runs.site.card import make_card
 from vitrail.runs.site.inspection import look_behind
+from vitrail.studies.contribution.rewards import reward_shares
 from vitrail.studies.contribution.values import CARRIED, LOO, SHAPLEY, Contribution
 from vitrail.study.model import Study
 from vitrail.vertical.matching.match import Match
@@ -157,6 +162,14 @@ def transferred(_: Path) -> str:
     return render_transfer(make_found([0.4, -0.1, 0.0, 0.2, -0.4, -0.395], [0.9, 0.3, 0.5, 0.6, 0.7, 0.2]))
 
 
+def alike(_: Path) -> str:
+    return render_likeness(make_likeness())
+
+
+def columns_missing(_: Path) -> str:
+    return render_missing_columns(make_missing())
+
+
 def contributed(_: Path) -> str:
     worth = [0.05, 0.03, -0.02, 0.01]
     rows = [
@@ -169,7 +182,8 @@ def contributed(_: Path) -> str:
     ledger = values[values.way == SHAPLEY].assign(rounds=20, credit=lambda t: t.value.clip(0), credit_low=0.0)
     ledger["credit_high"] = ledger.credit + 0.01
     about = ("Heart disease", "FedAvg", 1, HEART[0], 60, 20, "cross-entropy", 0.69, 0.62, 0.66)
-    return render_contribution(Contribution(*about, values, costs, ledger, ["a note"], strain=9.0))
+    rewards = reward_shares(HEART[0], dict.fromkeys(HEART, 20), dict(zip(HEART, worth, strict=True)))
+    return render_contribution(Contribution(*about, values, costs, ledger, ["a note"], strain=9.0, rewards=rewards))
 
 
 def explained(_: Path) -> str:
@@ -256,6 +270,8 @@ PAGES: dict[str, Callable[[Path], str]] = {
         own_verdict,
         carded,
         transferred,
+        alike,
+        columns_missing,
         contributed,
         explained,
         explained_all,

@@ -35,7 +35,7 @@ def test_exact_values_by_two_answers_a_row() -> None:
     rows = torch.tensor([380, 2, 390])
     e = knn.explain(rows, ["a", "b", "c"])
     model = KNeighborsClassifier(5).fit(x[train].numpy(), y[train].numpy())
-    off = x[train].median(0).values.numpy()
+    off = np.median(x[train].numpy(), 0)
     groups = [[0], [1], [2], [3, 4, 5], [6]]
     for i, r in enumerate(rows):
         slow = naive(lambda a: model.predict_proba(a)[:, 1], x[r].numpy(), off, groups)

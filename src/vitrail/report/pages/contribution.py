@@ -16,6 +16,7 @@ from vitrail.report.charts.interval_rows import IntervalRow, IntervalRows, Label
 from vitrail.report.pages.frame import fill, is_ours, unwritten
 from vitrail.report.pages.links import write_linked
 from vitrail.report.text import Interval, Standing, spoken
+from vitrail.studies.contribution.rewards import RULES
 from vitrail.studies.contribution.values import AGAIN, CARRIED, ROUND, WHOLE, Contribution, write_tables
 
 PAGE = "contribution.html"
@@ -70,6 +71,9 @@ def render_contribution(contribution: Contribution) -> str:
             if (contribution.values.kind == kind).any()
         ],
         ledger=contribution.ledger.sort_values("value", ascending=False).to_dict("records") if paid else [],
+        rewards=contribution.rewards.to_dict("records"),
+        rules=RULES,
+        some_unknown=bool(contribution.rewards.isna().any(axis=None)),
         whole=float(contribution.ledger.credit.sum()) if paid else 0.0,
         ways=ways,
         table=[(s, [by_way[w].loc[s] for w in ways]) for s in sites],

@@ -29,7 +29,7 @@ is not handled.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ from vitrail.studies.contribution.coalition_loss import CoalitionLoss, Tell, no_
 from vitrail.studies.contribution.reliability import AS_GIVEN, SEED_NOISE, SPOT, STRAIN, ReliabilityRule, spot, strain
 from vitrail.studies.contribution.replay import UpdateReplay
 from vitrail.studies.contribution.retraining import CoalitionRetraining
+from vitrail.studies.contribution.rewards import RULES, reward_table
 
 EXACT = 10  # sites up to which all coalitions are looked at
 FEW = 6  # sites up to which they are trained again, unless told otherwise
@@ -83,6 +84,7 @@ class Contribution:
     strain: float = 0.0  # see reliability.py
     spot: float | None = None
     row_word: str = "row"
+    rewards: pd.DataFrame = field(default_factory=pd.DataFrame)  # site, and its share by each rule of rewards.py
 
     @property
     def gain(self) -> float:
@@ -208,7 +210,7 @@ def contribution(
         if cluster and len(run.sites) <= EXACT:
             again.train_far(cluster, frames, tell)
         results = [(way, AGAIN, *again.counted(again.by_seed, solve, tell)) for way, solve in ways]
-        return _summarise(again, results, rng, again.ends(), seeds=seeds)
+        return _rewarded(run, _summarise(again, results, rng, again.ends(), seeds=seeds), frames)
     record = UpdateReplay(run, Path(path), user, frames[user])
     games = {ROUND: record.by_round, WHOLE: record.by_run}
     if not record.own_matters:
@@ -216,10 +218,19 @@ def contribution(
     results = [(way, kind, *record.counted(game, solve, tell)) for way, solve in ways for kind, game in games.items()]
     ends = record.losses([record.start, record.final]).mean(1)
     if CARRIED not in games:
-        return _summarise(record, results, rng, ends)
+        return _rewarded(run, _summarise(record, results, rng, ends), None)
     (size,) = [float(np.abs(got.mean).sum()) for way, kind, got, _ in results if (way, kind) == (ways[-1][0], CARRIED)]
     checked = spot(record, again, size) if again else None
-    return _summarise(record, results, rng, ends, strain=strain(record), spot=checked)
+    return _rewarded(run, _summarise(record, results, rng, ends, strain=strain(record), spot=checked), None)
+
+
+def _rewarded(run: Run, result: Contribution, frames: Mapping[str, pd.DataFrame] | None) -> Contribution:
+    """With the shares that other rules give, where there is something to share."""
+    if not len(result.ledger):
+        return result
+    ledger = result.ledger
+    rounds, values = (dict(zip(ledger.site, ledger[k].astype(float), strict=True)) for k in ("rounds", "value"))
+    return replace(result, rewards=reward_table(run, result.user, rounds, values, frames))
 
 
 def asked_wrongly(method: str, coalitions: int, seeds: int) -> list[Problem]:
@@ -306,6 +317,10 @@ def _summarise(
     )
 
 
+def _share(part: float) -> str:
+    return "not known" if np.isnan(part) else f"{100 * part:.0f} %"
+
+
 def _between(value: Floats, resampled: Floats, half: Floats) -> tuple[Floats, Floats, Floats]:
     """95 % of the resamples of the test rows, widened by what drawing orders adds."""
     low, high = np.quantile(resampled, (0.025, 0.975), axis=0)
@@ -336,9 +351,10 @@ def _notes(tested: CoalitionLoss) -> list[str]:
 
 
 def write_tables(result: Contribution, folder: Path) -> None:
-    """values.csv, costs.csv and, where there are credits, ledger.csv; one of before is removed."""
+    """values.csv, costs.csv and, where there are credits, ledger.csv and rewards.csv; one of before is removed."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, table in (("values", result.values), ("costs", result.costs), ("ledger", result.ledger)):
+    tables = {"values": result.values, "costs": result.costs, "ledger": result.ledger, "rewards": result.rewards}
+    for name, table in tables.items():
         if len(table):
             write_atomically(folder / f"{name}.csv", to_csv(table))
         else:
@@ -374,6 +390,10 @@ def to_text(result: Contribution) -> tuple[str, list[tuple[str, list[str], list[
             "negative values get no credit"
         )
         tables.append((words, ["site", "rounds", "value", "credit"], rows))
+    if len(result.rewards):
+        rows = [[r["site"], *(_share(r[rule]) for rule in RULES)] for r in result.rewards.to_dict("records")]
+        words = f"Share of a reward among the sites other than {result.user}, by rule"
+        tables.append((words, ["site", *(rule.name for rule in RULES.values())], rows))
     text = "\n".join(words for words in (text, result.unpaid(), result.doubt(), result.reliance()) if words)
     lines = [[c.way, c.kind, c.evaluations, c.how] for c in result.costs.itertuples()]
     tables.append(("Cost", ["way", "kind", "model evaluations", "groups of sites"], lines))
