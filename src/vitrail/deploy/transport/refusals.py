@@ -40,8 +40,8 @@ class Refusals:
 
 def words_of(report: Mapping[str, Any]) -> str:
     """
-    >>> words_of({"channel": "admin", "topic": "sys.shell", "origin": "basel-1", "why": "no study needs it"})
-    'Not ours, refused: channel admin, topic sys.shell, from basel-1: no study needs it.'
+    >>> words_of({"channel": "admin", "topic": "sys.shell", "origin": "basel-1", "why": "it is too long"})
+    'Refused a message that belongs to no study: channel admin, topic sys.shell, from basel-1: it is too long.'
     """
     fields = [printable(str(report.get(key) or "?"))[:100] for key in ("channel", "topic", "origin", "why")]
     channel, topic, origin, why = fields

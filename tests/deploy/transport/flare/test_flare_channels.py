@@ -57,7 +57,7 @@ def test_an_evil_coordinator_reads_nothing(federation: Federation, waiting: Any)
     written = refused(federation, "St Mary")
     assert "topic sys.shell, from server" in written
     assert "channel _net_manager, topic process_info, from server" in written
-    assert "Not ours, refused" in federation.log("St Mary").read_text()
+    assert "Refused a message that belongs to no study" in federation.log("St Mary").read_text()
     assert "came over FLARE's own channels" in federation.do("outbox", federation.kit("St Mary"))
 
 
@@ -72,7 +72,7 @@ def test_what_is_not_shut_in_is_written_down(federation: Federation, waiting: An
     for site in VICTIMS:
         kinds = [e.kind for e in Outbox(federation.home(site)).entries()]
         assert ("no sandbox" in kinds) == (site == "open")
-        assert ("are not shut in (--no-sandbox)" in federation.log(site).read_text()) == (site == "open")
+        assert ("are not confined (--no-sandbox)" in federation.log(site).read_text()) == (site == "open")
         assert json.loads((federation.home(site) / "accepted.json").read_text()).get("sandbox", True) == (
             site != "open"
         )
