@@ -1,9 +1,11 @@
-"""The iFedAvg paper's comparison on the data we have: Local, Centralized, FedAvg, APFL, iFedAvg (f_out off and on).
+"""The iFedAvg paper's comparison on the data we have: Local, Centralized, FedAvg, FedAvg with fine-tuning, APFL, iFedAvg
+(f_out off and on).
 
     VITRAIL_DATA=... python benchmarks/methods/ifedavg_tables.py prepare scratch/tables.npz     # tables as arrays
     python benchmarks/methods/ifedavg_tables.py estimate scratch/tables.npz --data har           # how long it would take
     python benchmarks/methods/ifedavg_tables.py run scratch/tables.npz                           # torch and numpy are enough
     python benchmarks/methods/ifedavg_tables.py run scratch/tables.npz --device cuda
+    python benchmarks/methods/ifedavg_tables.py run scratch/tables.npz --memory own --out ...    # today's default
     python benchmarks/methods/ifedavg_tables.py report scratch/tables.npz                        # from what is in the cache
 
 A finished run (data, method, seed) is a file in the cache; a run that was stopped goes on with what is missing. CPU: a
@@ -29,7 +31,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -52,6 +54,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "local": {},
     "centralized": {},
     "fedavg": {},
+    "fine_tune": {},
     "apfl": {"adaptive": False},
     "ifedavg": {},
     "ifedavg+out": {"output": "each"},
@@ -103,6 +106,7 @@ class Job(NamedTuple):
     method: str
     seeds: tuple[int, ...]
     rounds: int
+    memory: Literal["fresh", "own", "kept"] = "fresh"  # of the optimizer's memory, what outlives a round
 
     def __str__(self) -> str:
         seeds = f"{len(self.seeds)} seeds" if len(self.seeds) > 1 else f"seed {SEEDS[self.seeds[0]]}"
@@ -112,7 +116,7 @@ class Job(NamedTuple):
 # The data
 
 
-def prepare(out: Path) -> None:
+def prepare(out: Path, wanted: list[str]) -> None:
     """Every data set as arrays: encoded columns (NaN where a number is missing), site, class, and the splits."""
     import vitrail as vt
     from vitrail.data.encoding import Encoder, columns
@@ -126,9 +130,13 @@ def prepare(out: Path) -> None:
         "gusto": (vt.datasets.gusto, "day30", 1),
     }
     arrays: dict[str, Any] = {}
-    for name, (source, target, local) in sources.items():
+    for name, (source, target, local) in ((name, sources[name]) for name in wanted):
         sites = source()
-        study = vt.Study.infer(sites, target)
+        study = vt.Study.infer(sites, target, paper="ifedavg")
+        plain = {
+            f: {**x.model_dump(), "indicator": False} for f, x in study.features.items()
+        }  # drafts of today have some
+        study = study.with_changes(features=plain)
         xs, ys, ids, tests = [], [], [], []
         wide = [f for f, x in study.features.items() for _ in (x.levels if x.kind == "categorical" else [f])]
         number = np.array([study.features[f].kind == "numeric" for f in wide])
@@ -226,7 +234,7 @@ def joined(trees: list[Any], by: Callable[[list[torch.Tensor]], torch.Tensor]) -
 def learn(job: Job, data: dict[str, Any], device: str, tick: Callable[[int], None]) -> list[dict[str, list[float]]]:
     """For each seed the scores of every site, in the order of `names`."""
     method = build(job.method.split("+")[0], METHODS[job.method])
-    return trained(method, job, data, device, Training(rounds=job.rounds), tick)
+    return trained(method, job, data, device, Training(rounds=job.rounds, memory=job.memory), tick)
 
 
 def trained(
@@ -286,7 +294,8 @@ class Cache(NamedTuple):
     folder: Path
 
     def path(self, job: Job, s: int) -> Path:
-        return self.folder / f"{job.data}.{job.method}.{SEEDS[s]}.{job.rounds}.json".replace(" ", "_")
+        how = "" if job.memory == "fresh" else f".{job.memory}"
+        return self.folder / f"{job.data}.{job.method}.{SEEDS[s]}.{job.rounds}{how}.json".replace(" ", "_")
 
     def get(self, job: Job, s: int, digest: str) -> dict[str, Any] | None:
         """What this seed gave, if it was run on the same data."""
@@ -372,7 +381,9 @@ class Bar:
         print(f"\r{line:<150}" if self.live else line, end="" if self.live else "\n", file=sys.stderr, flush=True)
 
 
-def all_jobs(source: Path, names: list[str], rounds: int | None, device: str) -> tuple[list[Job], dict[str, Any]]:
+def all_jobs(
+    source: Path, names: list[str], rounds: int | None, device: str, memory: Literal["fresh", "own", "kept"]
+) -> tuple[list[Job], dict[str, Any]]:
     """Every run, and the data sets. Few rows at a time of a small network are all overhead: its seeds share a run."""
     sets, jobs = {n: load(source, n) for n in names}, []
     each_alone = [(s,) for s in range(len(SEEDS))]
@@ -380,7 +391,7 @@ def all_jobs(source: Path, names: list[str], rounds: int | None, device: str) ->
         small = data["x"].shape[1] * 128 * 4 < 1 << 17
         for m in METHODS:
             groups = [sum(each_alone, ())] if device == "cuda" or small or m == "centralized" else each_alone
-            jobs += [Job(n, m, g, rounds or ROUNDS.get(n, 1000)) for g in groups]
+            jobs += [Job(n, m, g, rounds or ROUNDS.get(n, 1000), memory) for g in groups]
     return jobs, sets
 
 
@@ -470,14 +481,14 @@ def table(head: list[str], rows: list[str]) -> list[str]:
 
 
 def title_of(method: str) -> str:
-    return TABLE[method.split("+")[0]].title + (" with f_out" if "+" in method else "")
+    return TABLE[method.split("+")[0]].catalogue.title + (" with f_out" if "+" in method else "")
 
 
 def collect(jobs: list[Job], sets: dict[str, Any], cache: Cache) -> dict[str, dict[str, Result]]:
     """data -> method -> result, for those whose seeds are all there."""
     out: dict[str, dict[str, Result]] = {n: {} for n in sets}
-    for name, method, rounds in dict.fromkeys((j.data, j.method, j.rounds) for j in jobs):
-        data, whole = sets[name], Job(name, method, (), rounds)
+    for name, method, rounds, memory in dict.fromkeys((j.data, j.method, j.rounds, j.memory) for j in jobs):
+        data, whole = sets[name], Job(name, method, (), rounds, memory)
         got = [g for s in range(len(SEEDS)) if (g := cache.get(whole, s, data["digest"]))]
         if len(got) == len(SEEDS):
             scores = {m: np.array([g["scores"][m] for g in got], dtype=float) for m in METRICS}
@@ -496,7 +507,11 @@ def report(jobs: list[Job], sets: dict[str, Any], cache: Cache) -> str:
         f"Computed on: {'; '.join(places)}. Seconds: of the five seeds in all; on a CPU those of one core, two or"
     ]
     lines += ["more cores run as many methods or seeds side by side."]
+    if jobs[0].memory != "fresh":
+        lines += [f"What outlives a round of the optimizer's memory: memory = {jobs[0].memory!r}."]
     for name, found in results.items():
+        if not found:
+            continue
         data = sets[name]
         enough = int((data["rows"] >= ENOUGH).sum())
         lines += ["", f"## {name}: {len(data['names'])} sites, {data['x'].shape[1]} columns, {len(data['y'])} rows", ""]
@@ -578,13 +593,14 @@ def main() -> None:
     parser.add_argument("--data", help=f"comma-separated; default {','.join(DATA)}")
     parser.add_argument("--methods", help=f"comma-separated; default {','.join(METHODS)}")
     parser.add_argument("--rounds", type=int, help="default 1000, gusto 100; estimate: how many are timed, default 25")
+    parser.add_argument("--memory", choices=["fresh", "own", "kept"], default="fresh")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", type=int, help="processes; default one for each core, one on a GPU")
     parser.add_argument("--cache", type=Path, default=Path("scratch/ifedavg_tables"))
     parser.add_argument("--out", type=Path, default=results)
     args = parser.parse_args()
     if args.verb == "prepare":
-        prepare(args.file)
+        prepare(args.file, args.data.split(",") if args.data else ["har", "vehicle", "heart", "gusto"])
         return
     names = args.data.split(",") if args.data else list(DATA)
     chosen = args.methods.split(",") if args.methods else list(METHODS)
@@ -592,7 +608,10 @@ def main() -> None:
         parser.error(f"there is no {', '.join(unknown)}; there are {', '.join([*DATA, *METHODS])}")
     workers = args.workers or (1 if args.device == "cuda" else cores)
     cache, rounds = Cache(args.cache), None if args.verb == "estimate" else args.rounds
-    jobs, sets = all_jobs(args.file, list(DATA) if args.verb != "estimate" else names, rounds, args.device)
+    with np.load(args.file) as z:
+        there = {key.split("/")[0] for key in z.files}
+    every = [n for n in DATA if n.split()[0] in there] if args.verb != "estimate" else names
+    jobs, sets = all_jobs(args.file, every, rounds, args.device, args.memory)
     mine = [j for j in jobs if j.data in names and j.method in chosen]
     if args.verb == "estimate":
         estimate(mine, sets, args.file, args.rounds or 25, args.device, workers)

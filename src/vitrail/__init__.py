@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from vitrail.core.errors import Problem, VitrailError
     from vitrail.data.datasets import catalogue as datasets
     from vitrail.data.datasets import partition, planted_shortcuts
+    from vitrail.data.datasets.planted_shifts import shift
     from vitrail.export.writer import export_model
     from vitrail.integrations import sklearn
     from vitrail.report.pages.builder import write_report
@@ -36,6 +37,7 @@ _PLACES = {
     "facts": "vitrail.core.facts",
     "datasets": "vitrail.data.datasets.catalogue",
     "planted_shortcuts": "vitrail.data.datasets.planted_shortcuts",
+    "shift": "vitrail.data.datasets.planted_shifts",
     "partition": "vitrail.data.datasets.partition",
     "Study": "vitrail.study.model",
     "Run": "vitrail.runs",
@@ -89,6 +91,7 @@ __all__ = [
     "partition",
     "planted_shortcuts",
     "screen_sites",
+    "shift",
     "sklearn",
     "together",
     "transfer",

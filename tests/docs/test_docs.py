@@ -119,8 +119,8 @@ def test_the_tutorials_package_is_one_that_is_looked_for() -> None:
 
 def test_the_researchers_example_runs(tmp_path) -> None:
     code = [c for kind, c in BLOCK.findall((ROOT / "docs" / "researcher.md").read_text()) if kind == "python"]
-    assert len(code) == 1
-    done = subprocess.run([sys.executable, "-c", code[0]], cwd=tmp_path, capture_output=True, text=True)
+    assert len(code) == 2
+    done = subprocess.run([sys.executable, "-c", "\n".join(code)], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
 
 

@@ -40,6 +40,7 @@ class Leaky(IFedAvg):
 KEEPERS = {
     "ifedavg, each": IFedAvg(output="each"),
     "ifedavg, scalar": IFedAvg(output="scalar"),
+    "ifedavg, factor": IFedAvg(output="factor"),
     "fedper": methods.build("fedper"),
     "apfl": methods.build("apfl"),
     "ditto": methods.build("ditto"),
@@ -58,16 +59,16 @@ def test_the_search_finds_a_leak(leak: str) -> None:
     assert search(Leaky(leak=leak))[0]["train"] > 0
 
 
-@pytest.mark.parametrize("output", ["no", "each", "scalar"])
+@pytest.mark.parametrize("output", ["no", "each", "scalar", "shift", "factor"])
 def test_the_search_finds_what_is_published_by_consent(output: str) -> None:
     hits, _ = search(IFedAvg(output=output))
     assert hits["train"] == 0
     assert hits["publish"] > 0
 
 
-@pytest.mark.parametrize("output", ["each", "scalar"])
+@pytest.mark.parametrize("output", ["each", "scalar", "shift"])
 def test_reports_tell_how_far_an_answers_shift_moved(output: str) -> None:
-    """Both have the same gradient: a property of the method, which its consent text says."""
+    """Both have the same gradient, so that it is exact in the first round: a property of the method."""
     method = IFedAvg(output=output)
     engine = make_engine(method)
     recorder = Recorder(engine)
@@ -78,4 +79,27 @@ def test_reports_tell_how_far_an_answers_shift_moved(output: str) -> None:
     moved = moved[moved.abs().amax(1) > 0]  # who was not away
     offsets = [m.view(moved.shape) for m in heard if m.numel() == moved.numel()]
     assert any(torch.allclose(m, moved, atol=1e-6) for m in offsets)
-    assert "can be told before" in method.plan(3)[1].exchanges[0].consent
+    assert "can be estimated before" in method.plan(3)[1].exchanges[0].consent
+
+
+@pytest.mark.parametrize("output", ["no", "factor"])
+def test_reports_tell_about_how_far_factors_and_shifts_moved(output: str) -> None:
+    """Of one round: w^2 / 2 moves as sum W dW, and b_in as w_in W d(offsets), where dropout adds nothing."""
+    method = IFedAvg(output=output)
+    engine = make_engine(method, dropout=0.0, keep_reports=True)
+    start = {k: v for k, v in engine.task.start.items() if not k.startswith(("input", "output"))}
+    own = next(iter(engine.run())).state.params
+    change = {k: v.double() for k, v in engine.reports.change.items()}
+    here = change["head.bias"].abs().amax(1) > 0  # who was not away
+    middle = {k: v + change[k] / 2 for k, v in start.items()}
+    w = (1 + 2 * (middle["body.0.weight"] * change["body.0.weight"]).sum(2)).sqrt()
+    guesses = {"input.scale": w - 1}
+    guesses["input.shift"] = (1 + w) / 2 * (middle["body.0.weight"] @ change["body.0.bias"].unsqueeze(2)).squeeze(2)
+    if output == "factor":
+        moved = (middle["head.weight"] * change["head.weight"]).sum(1) + middle["head.bias"] * change["head.bias"]
+        guesses["output.scale"] = (1 + 2 * moved).sqrt() - 1
+    for name, guess in guesses.items():
+        truth = own[name].double() - float(name.endswith("scale"))
+        together = torch.corrcoef(torch.stack([guess[here].flatten(), truth[here].flatten()]))[0, 1]
+        assert together > 0.9, name
+    assert "can be estimated before" in method.plan(3)[1].exchanges[0].consent

@@ -154,7 +154,7 @@ def test_apfl_mixes_between_none_and_all() -> None:
     assert {0.0, 1.0} & set(found), "somebody stands at an end"
 
 
-@pytest.mark.parametrize("output", ["no", "each", "scalar"])
+@pytest.mark.parametrize("output", ["no", "each", "scalar", "shift", "factor"])
 @pytest.mark.parametrize("identity", [0.0, 2.0])
 def test_ifedavg(output: str, identity: float) -> None:
     """The pull is lambda/2 |f - id|^2 of the private layers alone, which never become anybody else's."""
@@ -168,6 +168,36 @@ def test_ifedavg(output: str, identity: float) -> None:
         w = mean({s: {k: p[k] for k in w} for s, p in found.items()})
     e, last = run("ifedavg", task, output=output, identity=identity)
     assert gap(models(e, last), {s: {f"params/{k}": v for k, v in (w | own[s]).items()} for s in ROWS}) < NEAR
+
+
+@pytest.mark.parametrize(("half", "other"), [("shift", "output.scale"), ("factor", "output.shift")])
+def test_half_an_output_layer_is_the_whole_one_whose_other_half_has_no_gradient(half: str, other: str) -> None:
+    """A program of its own: the whole f_out by autograd, with one half's gradient set to zero by hand."""
+    task = tasked(affine_in=True, affine_out=half)
+    start = task.start | {other: torch.full((3,), float(half == "shift"), dtype=torch.double)}
+    shared = {k: v for k, v in start.items() if k.startswith(("body", "head"))}
+    own = {s: {k: v for k, v in start.items() if k not in shared} for s in ROWS}
+    for _ in range(ROUNDS):
+        trained_at = {}
+        for s, (x, y, w) in ROWS.items():
+            p = {k: v.clone().requires_grad_() for k, v in (shared | own[s]).items()}
+            for _ in range(EPOCHS):
+                h = (x + p["input.shift"]) * p["input.scale"]
+                h = torch.tanh(h @ p["body.0.weight"] + p["body.0.bias"]) @ p["head.weight"] + p["head.bias"]
+                z = (h + p["output.shift"]) * p["output.scale"]
+                slopes = torch.autograd.grad(-(w * y * z.log_softmax(1)).sum(), list(p.values()))
+                p = {
+                    k: (v - LR * slope * (k != other)).detach().requires_grad_()
+                    for (k, v), slope in zip(p.items(), slopes, strict=True)
+                }
+            trained_at[s] = {k: v.detach() for k, v in p.items()}
+        own = {s: {k: p[k] for k in own[s]} for s, p in trained_at.items()}
+        shared = mean({s: {k: p[k] for k in shared} for s, p in trained_at.items()})
+    settled = models(*run("ifedavg", task, output=half))
+    want = {s: {f"params/{k}": v for k, v in (shared | own[s]).items() if k != other} for s in ROWS}
+    assert gap(settled, want) < NEAR
+    moved = f"output.{'shift' if half == 'shift' else 'scale'}"
+    assert all(float((own[s][moved] - start[moved]).abs().max()) > 1e-3 for s in ROWS)
 
 
 @pytest.mark.parametrize("identity", [0.0, 2.0])

@@ -39,7 +39,7 @@ def make_batch(kind: str, task) -> Batch:
 @pytest.mark.parametrize("hidden", [(), (9,), (9, 7)])
 @pytest.mark.parametrize(
     ("dropout", "ends_in", "ends_out"),
-    list(itertools.product([0.0, 0.3], [False, True], ["no", "each", "scalar"])),
+    list(itertools.product([0.0, 0.3], [False, True], ["no", "each", "scalar", "shift", "factor"])),
 )
 def test_gradient_is_autograds(kind, hidden, dropout, ends_in, ends_out) -> None:
     shared = kind == "time"
@@ -66,8 +66,10 @@ def test_gradient_is_autograds(kind, hidden, dropout, ends_in, ends_out) -> None
         h = thin(h) @ leaves[f"{name}.weight"] + unit * leaves[f"{name}.bias"][:, None]
         if name != "head":
             h = h.tanh()
-    if ends_out != "no":
-        h = (h + leaves["output.shift"][:, None]) * leaves["output.scale"][:, None]
+    if ends_out in ("each", "scalar", "shift"):
+        h = h + leaves["output.shift"][:, None]
+    if ends_out in ("each", "scalar", "factor"):
+        h = h * leaves["output.scale"][:, None]
     if kind == "number":
         rows = (h - batch.y) ** 2
     elif kind == "time":
@@ -181,7 +183,11 @@ def small_cnn() -> nn.Module:
     return nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(18, 5), nn.Tanh(), nn.Linear(5, 3))
 
 
-@pytest.mark.parametrize("ends", [Adapters(), Adapters(True, "each"), Adapters(True, "scalar")])
+@pytest.mark.parametrize(
+    "ends",
+    [Adapters(), *(Adapters(True, output) for output in ("each", "scalar", "shift", "factor"))],
+    ids=lambda ends: ends.output,
+)
 @pytest.mark.parametrize("net", ["mlp", "module"])
 def test_features_have_a_slope_of_their_own(net: str, ends: Adapters) -> None:
     """What a loss on the features adds, which is how model-contrastive methods learn."""

@@ -34,3 +34,25 @@ def test_groups() -> None:
     }
     assert set(net.init(torch.Generator())) == {n for names in net.groups.values() for n in names}
     assert list(MLP(3, 2, (4,)).framed(Adapters(True, "each")).groups) == ["input", "body", "head", "output"]
+
+
+@pytest.mark.parametrize(
+    ("output", "sizes"),
+    [
+        ("no", {}),
+        ("each", {"output.shift": 2, "output.scale": 2}),
+        ("scalar", {"output.shift": 2, "output.scale": 1}),
+        ("shift", {"output.shift": 2}),
+        ("factor", {"output.scale": 2}),
+    ],
+)
+def test_an_output_layer_has_what_it_trains_and_starts_as_the_identity(output: str, sizes: dict[str, int]) -> None:
+    plain = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    for bare in (MLP(3, 2, (4,)), Module(plain, (3,))):
+        net = bare.framed(Adapters(False, output))
+        start = net.init(torch.Generator().manual_seed(1))
+        assert {k: len(v) for k, v in start.items() if k.startswith("output.")} == sizes
+        assert net.groups.get("output", ()) == tuple(sizes)
+        params, x = {k: v[None] for k, v in start.items()}, torch.randn(1, 5, 3)
+        inner = {k: v for k, v in params.items() if not k.startswith("output.")}
+        assert torch.equal(net.forward(params, x.clone()).z, bare.forward(inner, x.clone()).z)

@@ -42,6 +42,8 @@ def copy(batch: Batch) -> Batch:
         {"affine_in": True},
         {"affine_in": True, "affine_out": "each"},
         {"affine_out": "scalar"},
+        {"affine_out": "shift"},
+        {"affine_in": True, "affine_out": "factor"},
         {"proportional": True},
         {"proportional": True, "affine_in": True, "affine_out": "each", "hidden": ()},
     ],

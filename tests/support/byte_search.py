@@ -21,25 +21,26 @@ AWAY = "site 2"  # in the first round
 TOLD = "params/output.shift"  # moves by as much as the shared last offset: see the last test
 
 
-def make_task(method: Any) -> Task:
-    net = MLP(10, 9, (9, 8), 0.2, *method.needs.adapters)  # no end is too short to be searched for
+def make_task(method: Any, dropout: float = 0.2) -> Task:
+    net = MLP(10, 9, (9, 8), dropout, *method.needs.adapters)  # no end is too short to be searched for
     return Task(net, net.init(torch.Generator().manual_seed(3)))
 
 
-def make_engine(method: Any) -> Engine:
+def make_engine(method: Any, dropout: float = 0.2, **given: Any) -> Engine:
     rows = []
     for name, x, y, w in make_rows():
         wide = torch.cat([x, x[:, :4] ** 2], 1)
         rows.append((name, wide.float(), torch.cat([y, y[:, :3].roll(1, 1), y.roll(2, 1)], 1).float() / 3, w.float()))
     away = torch.tensor([name == AWAY for name in gather_sites(rows).names])
     return Engine(
-        make_task(method),
+        make_task(method, dropout),
         method,
         gather_sites(rows),
         # two batches at least: after a single one Ditto's own model is still the one it sends
         Training(rounds=3, batch=4, lr=0.05),
         5,
         absent=lambda s, r: away if (s, r) == (0, 0) else torch.zeros_like(away),
+        **given,
     )
 
 

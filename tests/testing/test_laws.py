@@ -22,7 +22,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "agreed_mix": [{"inner": "ifedavg:output=each", "folds": 2, "tuned": (1,)}],
     "ditto": [{}, {"invited": 2}],
     "fine_tune": [{"epochs": 2}, {"epochs": 2, "part": "head"}],
-    "ifedavg": [{}, {"output": "scalar", "identity": 0.1}],
+    "ifedavg": [{}, {"output": "scalar", "identity": 0.1}, {"output": "shift"}, {"output": "factor"}],
     "moon": [{}, {"mu": 5.0, "temperature": 0.2, "invited": 2}],
     "fed_rod": [{}, {"gamma": 0.5, "weights": "rows"}],
     "apple": [{}, {"weights": "uniform", "schedule": "cosine", "fades": 2, "mu": 2.0, "rate": 1.0}],

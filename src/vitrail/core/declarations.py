@@ -22,14 +22,28 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, ge
 TuningGrid = Mapping[str, tuple[Any, ...]]  # hyperparameter -> values
 
 
+OutputLayer = Literal["no", "each", "scalar", "shift", "factor"]
+WITH_SHIFT, WITH_FACTOR = frozenset({"each", "scalar", "shift"}), frozenset({"each", "scalar", "factor"})
+
+
 class Adapters(NamedTuple):
     """Element-wise layers that a method wants before and after the network."""
 
     input: bool = False
-    output: Literal["no", "each", "scalar"] = "no"  # a factor for each output, or one for all
+    output: OutputLayer = "no"  # a shift and a factor for each output, or one factor for all; or one of the two alone
 
 
 WITHOUT_ADAPTERS = Adapters()
+
+
+def output_sizes(layer: OutputLayer, outputs: int) -> dict[str, int]:
+    """The parameters of the layer after the network, and how many numbers each holds.
+
+    >>> output_sizes("scalar", 3), output_sizes("factor", 3)
+    ({'output.shift': 3, 'output.scale': 1}, {'output.scale': 3})
+    """
+    sizes = {"output.shift": outputs} if layer in WITH_SHIFT else {}
+    return sizes | ({"output.scale": 1 if layer == "scalar" else outputs} if layer in WITH_FACTOR else {})
 
 
 @dataclass(frozen=True)

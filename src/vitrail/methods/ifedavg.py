@@ -2,12 +2,19 @@
 
     f = f_out o f_shared o f_in
     f_in(x)  = (x + b_in)  * w_in          element-wise, one number per feature; starts as the identity
-    f_out(z) = (z + b_out) * w_out         element-wise, one per class; optional (`output`), w_out may be one scalar
+    f_out(z) = (z + b_out) * w_out         element-wise, one per class; optional
 
-f_shared is averaged with equal weights. f_in and f_out are trained with it in the same step and never leave the site
-while training; but b_out has the gradient of f_shared's last offset, so that whoever reads a site's report of the
-offset knows how far b_out moved. Afterwards each site may publish them, once, in an exchange of its own that it can
-refuse; the coordinator then sees each site's layers, which is what the heatmaps show.
+`output` says what f_out has: "each" both, "scalar" b_out and one w_out for all classes, "shift" b_out alone, "factor"
+w_out alone (the paper's figure 18). A half that is not trained does not exist: it is in no message and on no page.
+
+f_shared is averaged with equal weights. f_in and f_out are trained with it in the same step, and no message of the
+training holds them. Who reads a site's report by itself, and not in a sum, can estimate them all the same (decision
+091): b_out has the gradient of f_shared's last offset, and with W the shared weights beside an element-wise layer
+
+    d w^2 / 2 = sum over those weights of W dW        d b_in = w_in * (W of the first layer) (d of its offsets)
+
+but for what weight decay, dropout and the optimizer's memory add. Afterwards each site may publish its layers, once, in
+an exchange of its own that it can refuse. The coordinator then sees each site's layers, and the heatmaps show them.
 
 `identity` (lambda, default 0: the paper) pulls the private layers towards the identity, lambda/2 |f_in - id|^2, so
 that only necessary shifts are learned.
@@ -16,9 +23,9 @@ that only necessary shifts are learned.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
-from vitrail.core.declarations import Adapters, Catalogue, Ge, Needs
+from vitrail.core.declarations import Adapters, Catalogue, Ge, Needs, OutputLayer
 from vitrail.core.exchange import SiteContext, Stage, training
 from vitrail.core.facts import INPUT_FACTOR, INPUT_SHIFT, OUTPUT_FACTOR, OUTPUT_SHIFT
 from vitrail.core.optimizers import ExtraGrad
@@ -40,7 +47,7 @@ MEANS = {
 class IFedAvg(FedAvg):
     catalogue = Catalogue("iFedAvg", tuning_grid={"output": ("no", "each"), "identity": (0.0, 0.01, 0.1)})
     personal: ClassVar[tuple[str, ...]] = PRIVATE
-    output: Literal["no", "each", "scalar"] = "no"
+    output: OutputLayer = "no"
     identity: Annotated[float, Ge(0)] = 0.0
 
     @property
@@ -49,8 +56,11 @@ class IFedAvg(FedAvg):
 
     def plan(self, rounds: int) -> tuple[Stage, ...]:
         what = "your private layers, which stay here until then: a shift and a factor for each column"
-        if self.output != "no":
-            what += " and answer; an answer's shift can be told before, from the shared last layer's change"
+        if self.output in ("shift", "factor"):
+            what += f", and a {self.output} for each answer"
+        elif self.output != "no":
+            what += " and answer"
+        what += "; from a report of yours that is read outside a sum they can be estimated before"
         shown = Reveal(lambda task, state: task.select(state.params, PRIVATE), MEANS.__getitem__, what)
         return training(self, rounds), Stage("publish", (shown,), 1, "private layers", "After training, once")
 

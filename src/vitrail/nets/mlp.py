@@ -3,7 +3,7 @@
     f_in(x) = (x + shift) * scale                      group input   (optional, element-wise)
     h = tanh(dropout(h) W + b), for each hidden layer   group body
     z = dropout(h) W + b                                group head
-    f_out(z) = (z + shift) * scale                      group output  (optional, element-wise)
+    f_out(z) = (z + shift) * scale                      group output  (optional, element-wise; one of the two alone)
 
 A proportional network is for times to an event. It has one score for all intervals and a constant for each interval:
 
@@ -24,12 +24,12 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from vitrail.core.declarations import Adapters
+from vitrail.core.declarations import WITH_FACTOR, WITH_SHIFT, Adapters, OutputLayer, output_sizes
 from vitrail.core.kernels import (
     SideStream,
     input_backward_,
@@ -64,7 +64,7 @@ class MLP:
     hidden: tuple[int, ...] = (128, 64)
     dropout: float = 0.0
     affine_in: bool = False
-    affine_out: Literal["no", "each", "scalar"] = "no"
+    affine_out: OutputLayer = "no"
     proportional: bool = False  # one score for all outputs, which are intervals
 
     @cached_property
@@ -78,7 +78,7 @@ class MLP:
             "input": ("input.shift", "input.scale") if self.affine_in else (),
             "body": body,
             "head": ("head.weight", "head.bias"),
-            "output": ("output.shift", "output.scale") if self.affine_out != "no" else (),
+            "output": tuple(output_sizes(self.affine_out, self.outputs)),
         }
         return {g: names for g, names in groups.items() if names}
 
@@ -122,9 +122,8 @@ class MLP:
             params[f"{name}.bias"] = (torch.rand(m, generator=generator) * 2 - 1) * bound
         if self.proportional:
             params["head.bias"] = torch.full((self.outputs,), math.log(math.expm1(math.log(2) / self.outputs)) / PACE)
-        if self.affine_out != "no":
-            params["output.shift"] = torch.zeros(self.outputs)
-            params["output.scale"] = torch.ones(self.outputs if self.affine_out == "each" else 1)
+        for name, size in output_sizes(self.affine_out, self.outputs).items():
+            params[name] = torch.full((size,), float(name == "output.scale"))
         return params
 
     def prepared(self, x: Tensor, keep: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -152,8 +151,12 @@ class MLP:
             else:
                 h = layer_forward(h, weight, bias, rescale, keep[i + 1] if keep else None)
         held = MLPTape(x, inputs, h, keep)
-        if self.affine_out != "no":
+        if self.affine_out in WITH_SHIFT & WITH_FACTOR:
             h = input_forward(h, params["output.shift"], params["output.scale"], None)
+        elif self.affine_out == "shift":
+            h = h + params["output.shift"].unsqueeze(1)
+        elif self.affine_out == "factor":
+            h = h * params["output.scale"].unsqueeze(1)
         return Out(h, inputs[-1], held)
 
     def backward(
@@ -170,16 +173,17 @@ class MLP:
         rescale = 1 / (1 - self.dropout) if tape.keep else 1.0
         ones = _ones(grad.shape[0], grad.shape[1], grad.dtype, grad.device)
         side = SideStream(grad.device)  # no other gradient waits for those of the ends
-        if self.affine_out != "no":
+        if self.affine_out in WITH_FACTOR:
             after, grad = grad, grad * params["output.scale"].unsqueeze(1)
             with side(after, grad):
-                stretch = (tape.z + params["output.shift"].unsqueeze(1)).mul_(after)
-                into["output.shift"].unsqueeze(1).baddbmm_(ones, grad, beta=times, alpha=scale)
-                every = ones
+                stretch, every = self._shifted(params, tape.z) * after, ones
                 if self.affine_out == "scalar":
                     stretch = stretch.view(len(stretch), -1, 1)
                     every = _ones(len(stretch), stretch.shape[1], grad.dtype, grad.device)
                 into["output.scale"].unsqueeze(1).baddbmm_(every, stretch, beta=times, alpha=scale)
+        if self.affine_out in WITH_SHIFT:
+            with side(grad):
+                into["output.shift"].unsqueeze(1).baddbmm_(ones, grad, beta=times, alpha=scale)
         done: list[str] = []  # parameters whose step is made
         if self.proportional:
             into["head.bias"].unsqueeze(1).baddbmm_(ones, grad, beta=times, alpha=PACE * scale)
@@ -217,11 +221,12 @@ class MLP:
         product of two."""
         rescale = 1 / (1 - self.dropout) if tape.keep else 1.0
         total = torch.zeros_like(grad[..., 0])
-        if self.affine_out != "no":
-            stretch = (tape.z + params["output.shift"].unsqueeze(1)) * grad
+        if self.affine_out in WITH_FACTOR:
+            stretch = self._shifted(params, tape.z) * grad
             grad = grad * params["output.scale"].unsqueeze(1)
-            total = total + grad.square().sum(2)
             total = total + (stretch.sum(2).square() if self.affine_out == "scalar" else stretch.square().sum(2))
+        if self.affine_out in WITH_SHIFT:
+            total = total + grad.square().sum(2)
         if self.proportional:
             total, grad = total + PACE**2 * grad.square().sum(2), grad.sum(-1, keepdim=True)
         for i in reversed(range(len(self.layers))):
@@ -238,6 +243,10 @@ class MLP:
                 total = total + (before * params["input.scale"].unsqueeze(1)).square().sum(2)
                 total = total + (before * (tape.x + params["input.shift"].unsqueeze(1))).square().sum(2)
         return total.sqrt()
+
+    def _shifted(self, params: Params, z: Tensor) -> Tensor:
+        """What the factors of f_out are given."""
+        return z if self.affine_out == "factor" else z + params["output.shift"].unsqueeze(1)
 
 
 @cache

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from vitrail.core.declarations import Adapters
+from vitrail.core.declarations import WITH_FACTOR, WITH_SHIFT, Adapters, output_sizes
 from vitrail.core.errors import Problem, VitrailError
 from vitrail.core.task import Out
 from vitrail.core.tensors import Params, add_, to_floats
@@ -109,8 +109,7 @@ class Module:
     def _end_shapes(self, side: str) -> dict[str, int]:
         if side == "input":
             return dict.fromkeys(("input.shift", "input.scale"), self.shape[0]) if self.ends.input else {}
-        count = {"no": 0, "each": self.outputs, "scalar": 1}[self.ends.output]
-        return {"output.shift": self.outputs, "output.scale": count} if count else {}
+        return output_sizes(self.ends.output, self.outputs)
 
     def init(self, generator: torch.Generator) -> Params:
         module = self.module
@@ -188,8 +187,10 @@ class Module:
         z = functional_call(module, self.inner(params), (self.entered(params, x),))
         features = seen.pop() if seen else z
         seen.clear()
-        if self.ends.output != "no":
-            z = (z + params["output.shift"]) * params["output.scale"]
+        if self.ends.output in WITH_SHIFT:
+            z = z + params["output.shift"]
+        if self.ends.output in WITH_FACTOR:
+            z = z * params["output.scale"]
         return z, features.flatten(1)
 
     def inner(self, params: Params) -> Params:

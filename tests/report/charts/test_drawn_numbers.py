@@ -6,11 +6,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from vitrail.metrics.calibration import RiskCounts
+from vitrail.report.charts.density import outline
 from vitrail.report.pages.contribution import _lead
+from vitrail.report.pages.run import Page
 from vitrail.report.sections import calibration
+from vitrail.report.sections.scores import spread
 from vitrail.report.sections.scores.spread import MethodSpread, spread_figure
 from vitrail.report.text import Interval
 from vitrail.study.model import Study
@@ -22,6 +26,56 @@ def test_the_median_site_is_the_median() -> None:
     figure = str(spread_figure([MethodSpread("FedAvg", False, dots, "e", Interval(0.1))], "AUC", False))
     assert "median site: 0.800" in figure
     assert "median 0.800" in figure
+
+
+def spread_page(sites: int, seeds: int) -> tuple[Page, pd.DataFrame]:
+    """Two methods; under each seed another score."""
+    rng = np.random.default_rng(3)
+    names = [f"s{i}" for i in range(sites)]
+    every = [(m, k, s, "test", "auc") for m in ("local", "fedavg") for k in range(seeds) for s in names]
+    scores = pd.DataFrame(every, columns=["method", "seed", "site", "split", "metric"])
+    scores["value"] = rng.uniform(0.6, 0.9, len(scores))
+    about = pd.DataFrame({"site": names, "train_rows": 80, "test_rows": 40})
+    empty = {k: pd.DataFrame() for k in ("curves", "summary", "verdicts", "ledger", "wire")}
+    titles = {"fedavg": "FedAvg", "local": "Local"}
+    words = "t", "compare", "", [], 3, "auc", False, titles, ("fedavg",), "local", ()
+    return Page(*words, scores, sites=about, notes=[], **empty), scores
+
+
+@pytest.mark.parametrize(("sites", "seeds", "drawn"), [(8, 3, (2, 2)), (8, 2, (2, 0)), (7, 3, (0, 0)), (9, 5, (2, 2))])
+def test_violins_need_sites_and_their_bars_need_seeds(sites: int, seeds: int, drawn: tuple[int, int]) -> None:
+    page, _ = spread_page(sites, seeds)
+    given = spread.contents(page)
+    figure = str(given["figure"])
+    assert figure.count('class="violin"') == 2 * drawn[0], "wide and narrow"
+    assert figure.count("SD over seeds of the median site") == 4 * drawn[1], "for who listens and under the pointer"
+    assert (given["violins"], given["errors"]) == (bool(drawn[0]), bool(drawn[1]))
+
+
+def test_the_bar_is_the_deviation_over_seeds_of_the_median_over_sites() -> None:
+    page, scores = spread_page(9, 4)
+    for method, title in page.titles.items():
+        mine = scores[scores.method == method]
+        medians = [float(np.median(mine.value[mine.seed == k])) for k in range(4)]
+        sd = np.sqrt(sum((m - np.mean(medians)) ** 2 for m in medians) / 3)
+        middle = np.median(mine.groupby("site").value.mean())
+        assert spread.seed_deviations(page)[method] == pytest.approx(sd)
+        text = str(spread.contents(page)["figure"])
+        assert f"{title}, SD over seeds of the median site {sd:.3f}" in text
+        assert f"{title}, median site: {middle:.3f}" in text
+
+
+def test_a_violin_is_widest_where_sites_are_and_ends_at_the_last() -> None:
+    values = [0.1, 0.2, 0.7, 0.71, 0.72, 0.73, 0.74, 0.9]
+    shape = outline(values)
+    assert (shape[0][0], shape[-1][0]) == (0.1, 0.9)
+    assert max(height for _, height in shape) == 1
+    assert 0.68 < max(shape, key=lambda point: point[1])[0] < 0.76
+    thick = np.array([height for _, height in shape])
+    assert thick[0] < 0.6 > thick[-1]
+    assert outline([0.5] * 9) == outline([0.5]) == []
+    assert len(outline([0.5, float("nan"), 0.6])) > 2
+    assert len(outline([0.5] * 7 + [0.6])) > 2, "also where the middle half are all the same"
 
 
 @pytest.mark.parametrize(("start", "end", "words"), [(0.7, 0.5, "fell from"), (0.5, 0.7, "rose from")])

@@ -8,9 +8,9 @@ Not in the table of methods: it has no federation of its own. See runs/site/newc
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
-from vitrail.core.declarations import Adapters, Catalogue, Ge, Needs
+from vitrail.core.declarations import Adapters, Catalogue, Ge, Needs, OutputLayer
 from vitrail.core.exchange import Nothing, SiteContext
 from vitrail.core.optimizers import with_term
 from vitrail.core.task import Batch, Task
@@ -29,7 +29,7 @@ def identity(task: Task, params: Params) -> Params:
 @dataclass(frozen=True)
 class Newcomer(Local):
     catalogue = Catalogue("Newcomer", baseline="alone")
-    output: Literal["no", "each", "scalar"] = "no"
+    output: OutputLayer = "no"
     identity: Annotated[float, Ge(0)] = 0.0
 
     @property

@@ -25,6 +25,7 @@ Head = tuple[float, str, Anchor]  # words above the plot at a value
 NOTHING = Interval(math.nan)
 BOLD = ((" il.,:;'|!’", 4.6), ("rtfj-", 6.6), ("mwMW%", 13.4))  # pixels of letters that are not as wide as others
 LINES = 34  # letters of a line of words at the right
+ROOM = 0.36  # of the way to the next row: so far marks and violins go off their row
 
 
 class RowMark(NamedTuple):
@@ -45,7 +46,7 @@ class Label(NamedTuple):
 
 
 class IntervalRow(NamedTuple):
-    """What is drawn of one thing, from back to front: a bar, the interval, marks."""
+    """What is drawn of one thing, from back to front: a violin, a bar, the interval, marks."""
 
     name: str
     words: str  # for who listens, and under the pointer where marks have none
@@ -61,6 +62,9 @@ class IntervalRow(NamedTuple):
     linked: bool = False  # a thin line goes from the row above to where the bar begins
     beside: Label | None = None  # next to the outermost mark, on the side that its anchor leaves
     right: Sequence[Label] = ()
+    violin: Sequence[tuple[float, float]] = ()  # value, height up to 1: how closely the marks lie together
+    error: Interval = NOTHING  # a second, short one, on feet below the marks; under the pointer: error_words
+    error_words: str = ""
 
 
 class IntervalRows(NamedTuple):
@@ -164,13 +168,18 @@ def _row(figure: IntervalRows, row: IntervalRow, i: int, at: _Places) -> list[Ma
     parts = [svg.line(x.start, base, x.end, base, "rail")] if figure.rail else []
     if row.linked:
         parts.append(svg.line(x(row.start), base - at.step, x(row.start), base, "rail"))
+    if row.violin:
+        high = at.step * ROOM
+        upper, lower = ([(x.clipped(v), base + side * high * h) for v, h in row.violin] for side in (-1, 1))
+        parts.append(svg.path([*upper, *reversed(lower)], kind="violin", close=True))
     if row.bar and math.isfinite(row.interval.value):
         parts += _bar(row, x, base)
     parts += _interval(row, x, base) if row.interval.known else []
     where = [x.clipped(mark.value) for mark in shown]
-    away = figure.swarm(where, at.step * 0.36) if figure.swarm else [0.0] * len(shown)
+    away = figure.swarm(where, at.step * ROOM) if figure.swarm else [0.0] * len(shown)
     for mark, place, off in zip(shown, where, away, strict=True):
         parts += draw_mark(mark, place, base + off) if x.low <= mark.value <= x.high else _beyond(mark, row, x, base)
+    parts += _error(row, x, base + at.step * ROOM) if row.error.known else []
     parts += _beside(row, where, base, x)
     parts += _right(row, at, level)
     name = svg.text(0, level, at.names[row.name], row.name_kind, full=row.name)
@@ -191,6 +200,12 @@ def _interval(row: IntervalRow, x: axes.AxisScale, base: float) -> list[Markup]:
     for place, out, way in ((a, low < x.low, -1), (b, high > x.high, 1)):
         parts += [_arrow(place, base, way, row.line)] if out else []
     return parts
+
+
+def _error(row: IntervalRow, x: axes.AxisScale, level: float) -> list[Markup]:
+    a, b = x.clipped(row.error.low), x.clipped(row.error.high)
+    lines = [svg.line(a, level, b, level, "error"), *(svg.line(p, level - 3, p, level + 3, "error") for p in (a, b))]
+    return [svg.tag("g", svg.tip(row.error_words), *lines)]
 
 
 def _beyond(mark: RowMark, row: IntervalRow, x: axes.AxisScale, base: float) -> list[Markup]:

@@ -1,4 +1,8 @@
-"""The spread over sites: a row for each method, a dot for each site, and the worst site by name."""
+"""The spread over sites: a row for each method, a dot for each site, and the worst site by name.
+
+Where there are sites enough, a violin shows how closely the dots lie together, and where there are seeds enough, an
+error bar is the SD over seeds of the median site's score (figures 5 to 12 of the iFedAvg paper).
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,9 @@ import numpy as np
 from markupsafe import Markup
 
 from vitrail.core.text import number
-from vitrail.report.charts import axes, svg
+from vitrail.report.charts import axes, density, svg
 from vitrail.report.charts.interval_rows import Head, IntervalRow, IntervalRows, Label, RowMark, interval_rows
+from vitrail.report.charts.tables import where
 from vitrail.report.sections.section import Contents, Section
 from vitrail.report.text import SAME, Interval, marked, metric_words, spoken
 
@@ -20,6 +25,7 @@ if TYPE_CHECKING:
     from vitrail.report.pages.run import Page
 
 DOT = 4.5  # pixels
+FEWEST_SITES, FEWEST_SEEDS = 8, 3  # of which a violin says more than its dots, and an SD anything
 
 
 class MethodSpread(NamedTuple):
@@ -30,6 +36,7 @@ class MethodSpread(NamedTuple):
     dots: list[tuple[str, float]]  # site, mean over seeds; NaN left out
     worst: str | None  # the site, None with fewer than two
     interval: Interval  # of the worst site
+    seed_sd: float = math.nan  # over seeds, of the median over sites; NaN: too few seeds
 
 
 def has_spread(page: Page) -> bool:
@@ -40,15 +47,34 @@ def has_spread(page: Page) -> bool:
 
 def contents(page: Page) -> Contents:
     """The method that serves its worst site best comes first."""
-    table, rows = page.table, []
+    table, rows, deviations = page.table, [], seed_deviations(page)
     for i, method in enumerate(table.methods):
         dots = [(site, scores[i].value) for site, scores in table.rows if not math.isnan(scores[i].value)]
-        rows.append(MethodSpread(page.titles[method], method in page.yardsticks, dots, *table.worsts[i]))
+        title, yardstick = page.titles[method], method in page.yardsticks
+        rows.append(MethodSpread(title, yardstick, dots, *table.worsts[i], deviations.get(method, math.nan)))
     served = {page.titles[m]: min(table.standings_of(m).values(), default=-math.inf) for m in table.methods}
     rows.sort(key=lambda r: -served[r.title])
     same = [(site, value) for site, value in table.chance.items() if math.isfinite(value)]
     rows.append(MethodSpread(SAME, True, same, None, Interval(math.nan)))
-    return {"figure": spread_figure(rows, metric_words(page.metric), page.lower_is_better, page.few)}
+    violins = [row for row in rows if has_violin(row)]
+    return {
+        "figure": spread_figure(rows, metric_words(page.metric), page.lower_is_better, page.few),
+        "violins": bool(violins),
+        "errors": any(math.isfinite(row.seed_sd) for row in violins),
+    }
+
+
+def has_violin(row: MethodSpread) -> bool:
+    return row.title != SAME and len(row.dots) >= FEWEST_SITES
+
+
+def seed_deviations(page: Page) -> dict[str, float]:
+    """Method -> the SD over seeds of the median over sites, where there are seeds enough."""
+    scores = where(page.scores, split="test", metric=page.metric)
+    if page.seeds < FEWEST_SEEDS or scores.empty:
+        return {}
+    medians = scores.groupby(["method", "seed"])["value"].median()
+    return {str(method): float(of.std(ddof=1)) for method, of in medians.groupby("method") if len(of) >= FEWEST_SEEDS}
 
 
 def spread_figure(
@@ -61,7 +87,8 @@ def spread_figure(
 
 def _figure(rows: Sequence[MethodSpread], axis: str, lower: bool, few: Mapping[str, str], width: int) -> Markup:
     shown = [_row(row, lower, few, svg.is_narrow(width)) for row in rows]
-    low, high = axes.interval_domain((row.interval for row in shown), [v for row in rows for _, v in row.dots])
+    ends = [end for row in shown if row.error.known for end in (row.error.low, row.error.high)]
+    low, high = axes.interval_domain((row.interval for row in shown), [v for row in rows for _, v in row.dots] + ends)
     head: Head = (low, "← better", "start") if lower else (high, "better →", "end")
     figure = IntervalRows(
         f"Spread over sites: {axis}",
@@ -91,7 +118,17 @@ def _row(row: MethodSpread, lower: bool, few: Mapping[str, str], narrow: bool) -
                  f"{row.worst} {number(row.interval.value)}")  # fmt: skip
     place = {"right": [name]} if narrow else {"beside": name}
     interval = row.interval._replace(value=dict(row.dots).get(row.worst, math.nan))
-    return IntervalRow(row.title, words, interval, [*marks, median], line="whisker", name_kind=kind, **place)
+    whole = IntervalRow(row.title, words, interval, [*marks, median], line="whisker", name_kind=kind, **place)
+    if not has_violin(row):
+        return whole
+    sd, shape = row.seed_sd, density.outline([v for _, v in row.dots])
+    words_of_sd = f"SD over seeds of the median site {number(sd)}" if math.isfinite(sd) else ""
+    return whole._replace(
+        words=f"{words}, {words_of_sd}" if words_of_sd else words,
+        violin=shape,
+        error=Interval(middle, middle - sd, middle + sd),
+        error_words=f"{row.title}, {words_of_sd}",
+    )
 
 
 def _mark(row: MethodSpread, site: str, value: float, few: Mapping[str, str]) -> RowMark:
