@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize
 from torch import Tensor
 
 from tests.support.byte_search import search
@@ -20,6 +21,7 @@ from vitrail.core.errors import VitrailError
 from vitrail.engine.batches import gather_sites
 from vitrail.engine.local import Engine
 from vitrail.engine.rounds import Snapshot, Training
+from vitrail.methods.blocks.basics import common_cosine
 
 
 def batches(engine: Engine, round_: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
@@ -303,3 +305,42 @@ def test_engines_agree_on_the_options_too(given: dict[str, Any]) -> None:
     method = methods.build("weight_erosion", {"p_d": 0.2, **given})
     runs = [train(method, absent=comes_and_goes, **k) for k in ({}, {"looped": True}, {"chunk": 3})]
     assert max(gap(models(*runs[0]), models(*r)) for r in runs[1:]) < 1e-12
+
+
+def test_the_common_cosine_is_the_shortest_vector_of_the_hull() -> None:
+    """Against SciPy's solver; of gradients that are linearly independent it is above 0, which is the printed rule."""
+    g = torch.Generator().manual_seed(0)
+    for sites, numbers, shift in ((4, 3, 0.5), (6, 2, 0.0), (6, 3, 1.0), (5, 20, 0.3), (8, 3, 0.6)):
+        update = torch.randn(sites, 2, numbers, generator=g, dtype=torch.float64) + shift
+        took = torch.ones(2, sites, dtype=torch.bool)
+        took[1, 0] = False
+        got = common_cosine({"a": update[:, :, :1], "b": update[:, :, 1:]}, took)
+        for user in range(2):
+            x = update[took[user], user].numpy()
+            x = x / np.linalg.norm(x, axis=1, keepdims=True)
+            even = np.full(len(x), 1 / len(x))
+            found = minimize(
+                lambda share, x=x: ((share @ x) ** 2).sum(), even, bounds=[(0, 1)] * len(x), method="SLSQP",
+                constraints={"type": "eq", "fun": lambda share: share.sum() - 1}, options={"ftol": 1e-14},
+            )  # fmt: skip
+            assert float(got[user]) == pytest.approx(math.sqrt(max(0, found.fun)), abs=2e-3)
+            assert numbers < sites or float(got[user]) > 0.01
+    assert common_cosine({"a": update}, torch.zeros(2, 8, dtype=torch.bool)).isnan().all()
+
+
+def test_a_user_stands_still_once_the_updates_that_it_trusts_do_not_fit_into_the_cone() -> None:
+    _, free = erode({**FEW})
+    _, held = erode({**FEW, "cone": 0.4})
+    stops = torch.stack([m.facts["stopped"].value for m in held])  # [round, user]
+    assert not torch.stack([m.facts["stopped"].value for m in free]).any()
+    assert stops.any()
+    assert not stops[0].any()
+    for user in range(5):
+        rounds = stops[:, user].nonzero().flatten().tolist()
+        assert len(rounds) > 1
+        assert rounds == list(range(rounds[0], len(held)))
+        for r, (one, other) in enumerate(zip(free, held, strict=True)):
+            same = np.array_equal(vector(one, user), vector(other, user))
+            assert same == (r < rounds[0]), "until then nothing is different"
+        for r in rounds[1:]:
+            assert np.array_equal(vector(held[r], user), vector(held[rounds[0]], user))

@@ -22,6 +22,11 @@ Early stopping, against ending at the local model: with `validation` > 0 every s
 rows aside. When a user's loss on them has not fallen for `patience` of its rounds, its model goes back to its best and
 stands still.
 
+The report's other rule (its footnote 16) is to train as long as all gradients fit into a cone. With `cone` > 0 a user's
+model stands still from the first round in which no direction has a cosine of at least `cone` with the updates of all
+sites that it trusts. The rule as printed is a cone so wide that it hardly ever stops: gradients that are linearly
+independent, such as those of fewer sites than parameters, always fit into one.
+
 `beside` carries two more models on the same batches: Global (one, at the coordinator) and Local (at each site), so
 that one run shows all three and how far each user is from either. Afterwards each site may show its local model,
 once, if the model is linear; it can refuse.
@@ -38,13 +43,13 @@ from typing import Annotated, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from vitrail.core.declarations import Catalogue, Ge
+from vitrail.core.declarations import Catalogue, Ge, Lt
 from vitrail.core.exchange import Roster
 from vitrail.core.facts import DISTANCE, TRUST, VANISHED, Facts
 from vitrail.core.optimizers import SGD
 from vitrail.core.task import Task
 from vitrail.core.tensors import Params
-from vitrail.methods.blocks.basics import EarlyStopping, distances, median, per_pair, per_user
+from vitrail.methods.blocks.basics import EarlyStopping, common_cosine, distances, median, per_pair, per_user
 from vitrail.methods.blocks.per_user import Down, EveryUser, Up, Work, stacked
 
 
@@ -68,6 +73,7 @@ class WeightErosion(EveryUser[Coord]):
     p_s: Annotated[float, Ge(0)] = 0.2
     size: Literal["penalty", "weight"] = "penalty"
     update: Literal["gradient", "local"] = "gradient"
+    cone: Annotated[float, Ge(0), Lt(1)] = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -98,9 +104,13 @@ class WeightErosion(EveryUser[Coord]):
     def merge(self, task: Task, coord: Coord, up: Up, roster: Roster) -> tuple[Coord, Facts]:
         here = roster.present
         models, watch = self.watched(coord, up, here)
-        facts = self.facts(coord, up, here, watch)
-        coord = coord._replace(models=models, watch=watch)
+        sent, coord = coord, coord._replace(models=models, watch=watch)
         took = self.asked(coord) & here & here[:, None]  # [user, site]
+        if self.cone:
+            common = common_cosine({k: v[:, : len(here)] for k, v in up.update.items()}, took)
+            watch = watch._replace(stopped=watch.stopped | (common < self.cone))
+            took = took & ~watch.stopped[:, None]
+        facts = self.facts(sent, up, here, watch)
         distance, vanished = distances({k: v[:, : len(here)] for k, v in up.update.items()}, took)
         # a site that comes after the user's first round starts at the median of those before it
         late = took & (coord.met == 0) & (coord.met.diagonal() > 0)[:, None]

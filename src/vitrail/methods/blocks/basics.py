@@ -14,6 +14,8 @@ from vitrail.core.facts import AGREED, Fact, Facts
 from vitrail.core.task import Task
 from vitrail.core.tensors import Params, dot, per_site, tree_map
 
+STEPS = 300  # towards the shortest vector of a convex hull
+
 
 class Revealed(NamedTuple):
     shown: Annotated[Params, "what you agree to show"]
@@ -88,6 +90,34 @@ def distances(update: Params, took: Tensor) -> tuple[Tensor, Tensor]:
     own = square.diagonal()
     vanished = took.diagonal() & (own <= torch.finfo(own.dtype).eps ** 2 * (square * took).amax(1))
     return (between / torch.where(vanished, 1.0, own)[:, None]).sqrt(), vanished
+
+
+def common_cosine(update: Params, took: Tensor) -> Tensor:
+    """Of updates g [site, user, ...]: the largest c for which one direction has a cosine of at least c with every
+    update that `took` part [user, site]; [user], 0 where none has, NaN where no update did.
+
+    It is the length of the shortest vector in the convex hull of the g_i / |g_i|, found by Frank-Wolfe with away steps.
+    """
+    flat = torch.cat([v.flatten(2) for v in update.values()], 2).transpose(0, 1).double()  # [user, site, number]
+    unit = flat / flat.norm(dim=2, keepdim=True).clamp(min=torch.finfo(flat.dtype).tiny)
+    products = unit @ unit.transpose(1, 2)  # [user, site, site]
+    share = took.double() / took.sum(1, keepdim=True).clamp(min=1)
+    at = torch.arange(len(share), device=share.device)
+    for _ in range(STEPS):
+        slope = (products @ share[:, :, None])[:, :, 0]
+        best, worst = (torch.where(on, v, torch.inf).argmin(1) for on, v in ((took, slope), (share > 0, -slope)))
+        now = (share * slope).sum(1)
+        away = slope[at, worst] - now > now - slope[at, best]
+        towards = torch.zeros_like(share)
+        towards[at, torch.where(away, worst, best)] = 1.0
+        direction = torch.where(away[:, None], share - towards, towards - share)
+        held = share[at, worst]
+        most = torch.where(away, held / (1 - held).clamp(min=1e-12), 1.0)
+        length = (direction * (products @ direction[:, :, None])[:, :, 0]).sum(1)
+        step = (-(direction * slope).sum(1) / length.clamp(min=1e-30)).clamp(min=0).minimum(most)
+        share = (share + step[:, None] * direction).clamp(min=0)
+    shortest = (share * (products @ share[:, :, None])[:, :, 0]).sum(1).clamp(min=0).sqrt()
+    return torch.where(took.any(1), shortest, torch.nan).to(next(iter(update.values())))
 
 
 def per_user(value: Tensor, means: str, where: Tensor | None = None) -> Fact:
