@@ -407,6 +407,7 @@ NEAR: dict[str, tuple[str, Change]] = {
     "a high group of no known factor": ("unit_mixup", times("lab", 4, first(30))),
     "the scale ends there": ("clipped", lambda f: f.assign(oldpeak=[8.0] * 40 + list(f["oldpeak"][40:]))),
     "a fine scale ends there": ("clipped", put("chol", 650, first(40))),
+    "cut at the end of the agreed scale": ("clipped", lambda f: f.assign(chol=(f["chol"] + 400).clip(upper=650))),
     "zeros at the low end": ("clipped", put("oldpeak", 0, first(90))),
     "few at the end": ("clipped", lambda f: f.assign(lab=f["lab"].clip(upper=66.0))),
     "digits people like": ("filled_in", put("chol", [200, 220, 240, 260] * 10, first(40))),
