@@ -253,7 +253,7 @@ DAMAGE: list[tuple[str, list[str], Callable[[Path], object], str]] = [
         "another part",
         ["compare"],
         lambda c: (c / "compared/parts/local-1.json").write_text("{}"),
-        "does not hold",
+        "it was changed, or another release wrote it",
     ),
     ("not a run", ["verify"], lambda c: (c / "run" / LOG).unlink(), "nothing to verify"),
 ]

@@ -72,7 +72,7 @@ def render_contribution(contribution: Contribution) -> str:
         ],
         ledger=contribution.ledger.sort_values("value", ascending=False).to_dict("records") if paid else [],
         rewards=contribution.rewards.to_dict("records"),
-        rules=RULES,
+        rules={name: rule.about(contribution.row_word) for name, rule in RULES.items()},
         some_unknown=bool(contribution.rewards.isna().any(axis=None)),
         whole=float(contribution.ledger.credit.sum()) if paid else 0.0,
         ways=ways,

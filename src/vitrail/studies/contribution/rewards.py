@@ -39,30 +39,34 @@ class RewardRule(NamedTuple):
     pays: str  # what it rewards
     cheat: str  # by what it can be cheated
 
+    def about(self, row: str) -> RewardRule:
+        """The same with the study's word for a row."""
+        return self._replace(pays=self.pays.format(row=row), cheat=self.cheat.format(row=row))
+
 
 RULES = {
     "rounds": RewardRule(
         "rounds taken part",
         "It rewards being there: every round in which a site answered counts the same.",
-        "A site that only shows up, with a few invented rows, earns as much as an honest one.",
+        "A site that only shows up, with a few invented {row}s, earns as much as an honest one.",
     ),
     "trust": RewardRule(
         "sum of trust",
         "It rewards updates like the user’s own, round after round.",
-        "Likeness is not usefulness: a copy of another site earns a little more than honest rows do, so does added "
-        "noise, and a few invented rows still earn most of an honest share.",
+        "Likeness is not usefulness: a copy of another site earns a little more than honest {row}s do, so does added "
+        "noise, and a few invented {row}s still earn most of an honest share.",
     ),
     "rank": RewardRule(
         "rank",
-        "It rewards a model of the site’s own that does nearly as well on the user’s training rows as at home (adapted "
+        "It rewards a model of the site’s own that does nearly as well on the user’s training {row}s as at home (adapted "
         "Ndoye factor).",
-        "A site whose rows are hard to predict, or that overstates its own loss, ranks higher: added noise lifts it.",
+        "A site whose {row}s are hard to predict, or that overstates its own loss, ranks higher: added noise lifts it.",
     ),
     "shapley": RewardRule(
         "Shapley value",
-        "It rewards how much the user’s loss falls with the site, on test rows that the site does not see.",
+        "It rewards how much the user’s loss falls with the site, on test {row}s that the site does not see.",
         "A site that copies a useful one earns about as much as that one, and partly at its cost. A run warns of sites "
-        "with the same rows.",
+        "with the same {row}s.",
     ),
 }
 

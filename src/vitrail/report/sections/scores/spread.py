@@ -37,6 +37,7 @@ class MethodSpread(NamedTuple):
     worst: str | None  # the site, None with fewer than two
     interval: Interval  # of the worst site
     seed_sd: float = math.nan  # over seeds, of the median over sites; NaN: too few seeds
+    is_baseline: bool = False
 
 
 def has_spread(page: Page) -> bool:
@@ -55,7 +56,7 @@ def contents(page: Page) -> Contents:
     served = {page.titles[m]: min(table.standings_of(m).values(), default=-math.inf) for m in table.methods}
     rows.sort(key=lambda r: -served[r.title])
     same = [(site, value) for site, value in table.chance.items() if math.isfinite(value)]
-    rows.append(MethodSpread(SAME, True, same, None, Interval(math.nan)))
+    rows.append(MethodSpread(SAME, True, same, None, Interval(math.nan), is_baseline=True))
     violins = [row for row in rows if has_violin(row)]
     return {
         "figure": spread_figure(rows, metric_words(page.metric), page.lower_is_better, page.few),
@@ -65,7 +66,7 @@ def contents(page: Page) -> Contents:
 
 
 def has_violin(row: MethodSpread) -> bool:
-    return row.title != SAME and len(row.dots) >= FEWEST_SITES
+    return not row.is_baseline and len(row.dots) >= FEWEST_SITES
 
 
 def seed_deviations(page: Page) -> dict[str, float]:
