@@ -58,8 +58,8 @@ RULES = {
     ),
     "rank": RewardRule(
         "rank",
-        "It rewards a model of the site’s own that does nearly as well on the user’s training {row}s as at home (adapted "
-        "Ndoye factor).",
+        "It rewards a model of the site’s own that does nearly as well on the user’s training {row}s as at home "
+        "(adapted Ndoye factor).",
         "A site whose {row}s are hard to predict, or that overstates its own loss, ranks higher: added noise lifts it.",
     ),
     "shapley": RewardRule(
