@@ -2,7 +2,7 @@
 
     python benchmarks/attacks/attack_layers.py        # seconds; writes results/attack_layers.md
 
-A layer of factors beside a linear layer is told by what the linear layer does: of every step, w dw = sum of W dW over the
+What a layer of factors does follows from the linear layer beside it: of every step, w dw = sum of W dW over the
 weights beside the factor, and db_in = w_in W d(offsets of the first layer). The reader adds that up over the reports,
 with the middle of each round's weights, and undoes weight decay, which the study states. Nothing else is used: no rows,
 no start other than the identity. Heart disease, four hospitals, 30 rounds, the drafted study and the paper's protocol.

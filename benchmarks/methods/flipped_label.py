@@ -4,7 +4,7 @@
     python benchmarks/methods/flipped_label.py run paper
     python benchmarks/methods/flipped_label.py report         # results/flipped_label.md, from what both have found
 
-Positive control: heart disease (920 patients) and Titanic (891 passengers), each dealt by lot to 8 sites that are alike;
+Positive control: heart disease (920 patients) and Titanic (891 passengers), each dealt at random to 8 alike sites;
 the classes of one are exchanged (`vt.shift(..., "flip")`). The case in question: the four heart hospitals, one flipped,
 each in turn. iFedAvg has f_out as two shifts and two factors (`each`), with one factor (`scalar`, in which the paper saw
 it best) or as two factors alone (`factor`). Beside it: what the screening says of the same tables before the first

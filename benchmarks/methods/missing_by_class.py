@@ -5,7 +5,7 @@
 
 The iFedAvg paper's case (figures 4 and 17): the centre Foya recorded diarrhoea and malaria for patients with Ebola alone.
 Here `vt.shift(..., "missing", label=0)` empties one column of one site in the rows of the well. Heart disease as the four
-hospitals it comes from, and dealt by lot to 12 sites that are alike (the paper has 12 centres). Each of three columns in
+hospitals it comes from, and dealt at random to 12 sites that are alike (the paper has 12 centres). Each of three columns in
 turn: exang (yes or no), oldpeak and thalach (numbers). iFedAvg under the paper's protocol, in which a missing value is
 0.5 or the mean, and a drafted study, which gives the model a further column that says where the value is missing.
 

@@ -38,9 +38,9 @@ from torch import Tensor
 from vitrail.core.declarations import Catalogue, Ge, WireRules
 from vitrail.core.exchange import Method, Roster, SiteContext, Stage, training
 from vitrail.core.facts import ALONE, OWN, SHARED, Facts
-from vitrail.core.optimizers import SGD
 from vitrail.core.task import Batch, Task, carry_state
 from vitrail.core.tensors import Params, clone, per_site, select_own, subtract, to_all, zeros
+from vitrail.methods.blocks.basics import ErosionRule
 from vitrail.methods.blocks.erosion_at_sites import Compared, Coord, Erode, State, per_pair_of
 from vitrail.methods.blocks.per_user import stacked
 
@@ -63,7 +63,7 @@ class Work(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ErosionSums(Method[State, Coord, Work, UserModels, Reference]):
+class ErosionSums(ErosionRule, Method[State, Coord, Work, UserModels, Reference]):
     catalogue = Catalogue("Weight Erosion in sums", tuning_grid={"p_d": (0.001, 0.01, 0.1, 1.0)}, tune_first=True)
     wire = WireRules("sum", per_site_messages=True, disclosed_state={"updates"})
     name: ClassVar[str] = "updates"
@@ -77,21 +77,10 @@ class ErosionSums(Method[State, Coord, Work, UserModels, Reference]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.update == "gradient" and self.momentum != 0:
-            raise ValueError('momentum needs update = "local"')
-
-    def incompatibilities(self, task: Task) -> tuple[str, ...]:
-        if self.update == "local" or (isinstance(task.rule, SGD) and not task.rule.factors):
-            return ()
-        return (
-            'with update = "gradient" a step is lr times the gradient itself; update = "local" takes any optimiser',
-        )
+        self.check_momentum()
 
     def named_sites(self) -> tuple[str, ...]:
         return (self.user,) if self.user else ()
-
-    def batches(self) -> int | None:
-        return 1 if self.update == "gradient" else None
 
     def plan(self, rounds: int) -> tuple[Stage, ...]:
         return (training(self, rounds)._replace(exchanges=(self, Erode(self))),)

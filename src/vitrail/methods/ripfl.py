@@ -5,7 +5,7 @@
                    t_s  <-  after the local epochs, by the loss of evidence (core/losses.py) with that e
                    u_s   =  mean of K / S over its training rows, by e_s alone
     coordinator    sure  =  the half of the sites with the lowest u_s
-                   G     =  the sure, and a third of the others by lot (`drawn`)                 `selection`
+                   G     =  the sure, and a random third of the others (`drawn`)                 `selection`
                    G_s   =  G, with or without s itself                                          `count_self`
                    c_s   =  2 + (|G_s| - 2) (u_s - min u) / (max u - min u), rounded; or `takes`
                    g_s   =  mean of those c_s models of G_s that are most like t_s:
@@ -13,15 +13,15 @@
     at site s      t_s  <-  (front of g_s, rear of t_s), and every `rear` rounds all of g_s
 
 Each part has a switch. `evidence = false`: the study's own loss, unsureness by what that says of it (cross-entropy: by
-entropy), nothing fused. `lam = 0`: no e_g. `selection`: "all", or "random": as many, all by lot. `similarity = false`:
-whom by lot; with `takes` as large as there are sites everyone averages all of G. With lam = 0, everybody chosen and
+entropy), nothing fused. `lam = 0`: no e_g. `selection`: "all", or "random": as many, at random. `similarity = false`:
+the mix is random; with `takes` as large as there are sites everyone averages all of G. With lam = 0, all chosen and
 taken, `rear = 1` is FedAvg and `rear = "never"` FedPer, both by the loss of evidence. With 30 sites the default is the
-15/5 of table 2, and `drawn_sure = drawn = 2/3`, of the sure so many by lot, its 10/10.
+15/5 of table 2, and `drawn_sure = drawn = 2/3`, a random share of the sure, its 10/10.
 
 Choices where the paper is open. The rear is the last two linear layers (`rear_of`). e_g is by the front and rear as
 last received. Sites that are not chosen still receive; at least one of the unsure is drawn. The paper mixes "remaining
 clients", which is `count_self = false`; by default a chosen site counts its own model. Where all are equally unsure,
-c = 2. Equal ones stand by lot. Who is away is not chosen, and its last model is not mixed; when it comes back it gets
+c = 2. Ties are broken at random. Who is away is not chosen, and its last model is not mixed; when it comes back it gets
 what suits that model, and if it never came the mean of G. A model that is no number is never chosen. A site predicts by
 its own evidence, after training (OWN); the model that it would go on from, front received and rear its own, is scored
 beside it (RECEIVED), as FedAvg and FedPer are. The optimiser's memory outlives a round only if `memory = "kept"`.

@@ -46,10 +46,17 @@ from torch import Tensor
 from vitrail.core.declarations import Catalogue, Ge, Lt
 from vitrail.core.exchange import Roster
 from vitrail.core.facts import DISTANCE, TRUST, VANISHED, Facts
-from vitrail.core.optimizers import SGD
 from vitrail.core.task import Task
 from vitrail.core.tensors import Params
-from vitrail.methods.blocks.basics import EarlyStopping, common_cosine, distances, median, per_pair, per_user
+from vitrail.methods.blocks.basics import (
+    EarlyStopping,
+    ErosionRule,
+    common_cosine,
+    distances,
+    median,
+    per_pair,
+    per_user,
+)
 from vitrail.methods.blocks.per_user import Down, EveryUser, Up, Work, stacked
 
 
@@ -61,7 +68,7 @@ class Coord(NamedTuple):
 
 
 @dataclass(frozen=True)
-class WeightErosion(EveryUser[Coord]):
+class WeightErosion(ErosionRule, EveryUser[Coord]):
     catalogue = Catalogue(
         "Weight Erosion",
         tuning_grid={"p_d": (0.001, 0.01, 0.1, 1.0), "size": ("penalty", "weight")},
@@ -77,18 +84,7 @@ class WeightErosion(EveryUser[Coord]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.update == "gradient" and self.momentum != 0:
-            raise ValueError('momentum needs update = "local"')
-
-    def incompatibilities(self, task: Task) -> tuple[str, ...]:
-        if self.update == "local" or (isinstance(task.rule, SGD) and not task.rule.factors):
-            return ()
-        return (
-            'with update = "gradient" a step is lr times the gradient itself; update = "local" takes any optimiser',
-        )
-
-    def batches(self) -> int | None:
-        return 1 if self.update == "gradient" else None
+        self.check_momentum()
 
     def coord(self, task: Task, sites: int) -> Coord:
         models, watch = self.first(task, sites)
@@ -115,9 +111,7 @@ class WeightErosion(EveryUser[Coord]):
         # a site that comes after the user's first round starts at the median of those before it
         late = took & (coord.met == 0) & (coord.met.diagonal() > 0)[:, None]
         alpha = torch.where(late, median(coord.alpha, coord.met > 0)[:, None], coord.alpha)
-        erosion = self.p_d * distance
-        if self.size == "penalty":
-            erosion = erosion * (1 + self.p_s * (coord.met * up.drawn / up.rows.clamp(min=1)).floor())
+        erosion = self.erosion(distance, coord.met * up.drawn / up.rows.clamp(min=1))
         erodes = took & ~vanished[:, None]
         alpha = torch.where(erodes, (alpha - erosion).clamp(min=0), alpha)
         counts = here * up.rows if self.size == "weight" else here.to(alpha)

@@ -75,7 +75,7 @@ def age_strict(frame: pd.DataFrame, column: str = "age") -> Cut:
 
 
 def age_some(frame: pd.DataFrame, column: str = "age", seed: int = 0) -> Cut:
-    """The report's AGE_SOME: two sites share the ages 0-35 by lot; 36+ and unknown are sites of their own."""
+    """The report's AGE_SOME: two sites share the ages 0-35 at random; 36+ and unknown are sites of their own."""
     parts = by_ranges(frame, column, {"0-35": (0, 35), "36+": (35, float("inf"))})
     young = parts.pop("0-35", frame.iloc[:0])
     a, b = iid(young, 2, seed).values()
@@ -83,14 +83,14 @@ def age_some(frame: pd.DataFrame, column: str = "age", seed: int = 0) -> Cut:
 
 
 def iid(frame: pd.DataFrame, sites: int, seed: int = 0) -> Cut:
-    """Sites of equal size, by lot."""
+    """Sites of equal size, at random."""
     _require({"sites": sites})
     order = np.random.default_rng(key(seed, "iid", sites)).permutation(len(frame))
     return _named(frame, [np.asarray(p) for p in np.array_split(order, sites)])
 
 
 def size_skew(frame: pd.DataFrame, sites: int, alpha: float = 1.0, seed: int = 0, at_least: int = 2) -> Cut:
-    """Rows by lot, sizes from a Dirichlet(alpha): the smaller alpha, the more unequal."""
+    """Rows at random, sizes from a Dirichlet(alpha): the smaller alpha, the more unequal."""
     _require({"sites": sites}, alpha=alpha)
     if not _is_whole(at_least, 0):
         _refuse(Problem("at_least", f"expected a whole number of at least 0, got {at_least!r}.", "Correct it."))
@@ -126,7 +126,7 @@ def sigma_classes(frame: pd.DataFrame, label: str, sites: int, sigma: int, seed:
     rng = np.random.default_rng(key(seed, "sigma", sites, sigma))
     homes: dict[str, list[int]] = {k: [] for k in classes}
     for i in range(sites):
-        # the classes with fewest homes first, by lot among equals
+        # the classes with fewest homes first, at random among equals
         ranked = sorted(rng.permutation(len(classes)).tolist(), key=lambda c: len(homes[classes[c]]))
         for c in ranked[:sigma]:
             homes[classes[c]].append(i)

@@ -35,7 +35,7 @@ SIZES: dict[ShiftKind, float] = {"shift": 2.0, "factor": 2.0, "stretch": 2.0, "m
 PAPER: tuple[ShiftKind, ...] = ("shift", "factor", "stretch", "missing", "flip")
 SIZED: frozenset[ShiftKind] = frozenset({"shift", "factor", "stretch"})
 OF_ONE_CLASS: frozenset[ShiftKind] = frozenset({"stretch", "missing"})  # in "paper"
-FEWEST_VALUES = 5  # different numbers of a column that is chosen by lot
+FEWEST_VALUES = 5  # different numbers of a column that is chosen at random
 MOST_CLASSES = 20
 
 
@@ -174,7 +174,7 @@ def _flipped(old: pd.Series, sites: Mapping[str, pd.DataFrame], target: str) -> 
 
 
 def _any_column(frame: pd.DataFrame, kind: ShiftKind, target: str, taken: set[str], seed: int) -> str:
-    """A column by lot, of several different values; of numbers where the kind is about numbers."""
+    """A random column with several different values; one of numbers where the kind is about numbers."""
     usable = [str(c) for c in frame.columns if c != target and frame[c].nunique() > 1 and c not in taken]
     if kind in SIZED:
         usable = [c for c in usable if _as_floats(frame[c]).nunique() >= FEWEST_VALUES]

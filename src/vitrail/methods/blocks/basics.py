@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from vitrail.core.exchange import Exchange, Nothing, Roster, SiteContext
 from vitrail.core.facts import AGREED, Fact, Facts
+from vitrail.core.optimizers import SGD
 from vitrail.core.task import Task
 from vitrail.core.tensors import Params, dot, per_site, tree_map
 
@@ -64,6 +65,35 @@ class EarlyStopping(NamedTuple):
         back = {k: torch.where(per_site(stops, v), best[k], v) for k, v in users.items()}
         models = {k: torch.cat([v, models[k][len(here) :]]) for k, v in back.items()}
         return EarlyStopping(self.stopped | stops, torch.where(better, loss, self.loss), waited, best), models
+
+
+class ErosionRule:
+    """What Weight Erosion has in common with its form in sums: the update that is compared, and how trust erodes."""
+
+    momentum: float | None
+    p_d: float
+    p_s: float
+    size: Literal["penalty", "weight"]
+    update: Literal["gradient", "local"]
+
+    def check_momentum(self) -> None:
+        if self.update == "gradient" and self.momentum != 0:
+            raise ValueError('momentum needs update = "local"')
+
+    def incompatibilities(self, task: Task) -> tuple[str, ...]:
+        if self.update == "local" or (isinstance(task.rule, SGD) and not task.rule.factors):
+            return ()
+        return (
+            'with update = "gradient" a step is lr times the gradient itself; update = "local" takes any optimiser',
+        )
+
+    def batches(self) -> int | None:
+        return 1 if self.update == "gradient" else None
+
+    def erosion(self, distance: Tensor, passes: Tensor) -> Tensor:
+        """How much trust is lost by a distance, after so many passes over the site's rows."""
+        lost = self.p_d * distance
+        return lost * (1 + self.p_s * passes.floor()) if self.size == "penalty" else lost
 
 
 def distance(one: Params, other: Params) -> Tensor:

@@ -80,9 +80,7 @@ class Erode(Exchange[State, Coord, Nothing, Compared, WeighedUpdates]):
         length, ref = _squares(mine), _squares(down.reference)
         vanished = ref <= torch.finfo(ref.dtype).eps ** 2 * length
         d = (_squares(tree_map(torch.sub, mine, down.reference)) / torch.where(vanished, 1.0, ref)).sqrt()
-        erosion = m.p_d * d
-        if m.size == "penalty":
-            erosion = erosion * (1 + m.p_s * (down.met * (state.drawn / rows.clamp(min=1))[:, None]).floor())
+        erosion = m.erosion(d, down.met * (state.drawn / rows.clamp(min=1))[:, None])
         before = (down.alphas * down.place[:, None]).sum(2)  # [site, user]
         enough = (down.alphas > 0).sum(2) >= min(m.fewest, down.place.shape[1])
         alpha = torch.where(vanished, before, (before - erosion).clamp(min=0)) * down.here

@@ -13,8 +13,7 @@ from vitrail.core.text import number, several, signed
 from vitrail.report.charts import svg
 from vitrail.report.charts.axes import interval_domain
 from vitrail.report.charts.interval_rows import IntervalRow, IntervalRows, Label, interval_rows
-from vitrail.report.pages.frame import fill, is_ours, unwritten
-from vitrail.report.pages.links import write_linked
+from vitrail.report.pages.frame import fill, write_page_folder
 from vitrail.report.text import Interval, Standing, spoken
 from vitrail.studies.contribution.rewards import RULES
 from vitrail.studies.contribution.values import AGAIN, CARRIED, ROUND, WHOLE, Contribution, write_tables
@@ -33,16 +32,8 @@ KINDS = {
 
 def write_contribution(contribution: Contribution, folder: Path) -> Path:
     """Page and tables; only an earlier one of ours is written over."""
-    page = folder / PAGE
-    if folder.exists() and not is_ours(page, "contribution") and (not folder.is_dir() or any(folder.iterdir())):
-        what = "there is something here already that `vitrail contribution` did not write."
-        raise unwritten(folder, what, "nothing was overwritten")
-    try:
-        write_tables(contribution, folder)
-        write_linked(render_contribution(contribution), page)
-    except OSError as error:
-        raise unwritten(folder, f"it cannot be written: {error.strerror}.") from None
-    return page
+    html = render_contribution(contribution)
+    return write_page_folder(folder, PAGE, "contribution", lambda: write_tables(contribution, folder), html)
 
 
 def render_contribution(contribution: Contribution) -> str:

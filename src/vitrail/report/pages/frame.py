@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -87,6 +87,20 @@ def is_ours(page: Path, verb: str) -> bool:
 
 def unwritten(place: Path, what: str, kind: str = "nothing was written") -> VitrailError:
     return VitrailError(kind, [Problem(f"--out {place}", what, "Choose another --out.")])
+
+
+def write_page_folder(folder: Path, name: str, verb: str, write_tables: Callable[[], None], html: str) -> Path:
+    """Write a page of that verb and the tables beside it; only an earlier one of that verb is written over."""
+    page = folder / name
+    if folder.exists() and not is_ours(page, verb) and (not folder.is_dir() or any(folder.iterdir())):
+        what = f"there is something here already that `vitrail {verb}` did not write."
+        raise unwritten(folder, what, "nothing was overwritten")
+    try:
+        write_tables()
+        write_linked(html, page)
+    except OSError as error:
+        raise unwritten(folder, f"it cannot be written: {error.strerror}.") from None
+    return page
 
 
 def write_page(html: str, path: Path, verb: str, beyond: Sequence[Path] = ()) -> Path:

@@ -10,8 +10,7 @@ from markupsafe import Markup
 from vitrail.core.text import number, signed
 from vitrail.report.charts.grid import Grid, GridCell, grid
 from vitrail.report.charts.svg import shade
-from vitrail.report.pages.frame import fill, is_ours, unwritten
-from vitrail.report.pages.links import write_linked
+from vitrail.report.pages.frame import fill, write_page_folder
 from vitrail.report.text import Standing
 from vitrail.studies.likeness import MEASURES, Likeness
 
@@ -22,16 +21,7 @@ CELL = (46.0, 84.0)  # pixels: widths of a cell, at least and at most
 
 def write_likeness(result: Likeness, folder: Path) -> Path:
     """Page and tables; only an earlier one of ours is written over."""
-    page = folder / PAGE
-    if folder.exists() and not is_ours(page, "alike") and (not folder.is_dir() or any(folder.iterdir())):
-        what = "there is something here already that `vitrail alike` did not write."
-        raise unwritten(folder, what, "nothing was overwritten")
-    try:
-        result.save(folder)
-        write_linked(render_likeness(result), page)
-    except OSError as error:
-        raise unwritten(folder, f"it cannot be written: {error.strerror}.") from None
-    return page
+    return write_page_folder(folder, PAGE, "alike", lambda: result.save(folder), render_likeness(result))
 
 
 def render_likeness(result: Likeness) -> str:

@@ -11,8 +11,7 @@ from vitrail.core.text import signed
 from vitrail.report.charts import svg
 from vitrail.report.charts.axes import interval_domain
 from vitrail.report.charts.interval_rows import IntervalRow, IntervalRows, Label, RowMark, interval_rows
-from vitrail.report.pages.frame import fill, is_ours, unwritten
-from vitrail.report.pages.links import write_linked
+from vitrail.report.pages.frame import fill, write_page_folder
 from vitrail.report.text import Interval, Standing, Tone
 from vitrail.studies.benefit import NO, YES
 from vitrail.studies.missing_columns import DONORS, LEAST, SUPPOSES, ColumnGain, MissingColumns
@@ -25,16 +24,7 @@ UNSURE_STATUS: tuple[str, Tone] = ("cannot tell", "unsure")
 
 def write_missing_columns(result: MissingColumns, folder: Path) -> Path:
     """Page and table; only an earlier one of ours is written over."""
-    page = folder / PAGE
-    if folder.exists() and not is_ours(page, "columns") and (not folder.is_dir() or any(folder.iterdir())):
-        what = "there is something here already that `vitrail columns` did not write."
-        raise unwritten(folder, what, "nothing was overwritten")
-    try:
-        result.save(folder)
-        write_linked(render_missing_columns(result), page)
-    except OSError as error:
-        raise unwritten(folder, f"it cannot be written: {error.strerror}.") from None
-    return page
+    return write_page_folder(folder, PAGE, "columns", lambda: result.save(folder), render_missing_columns(result))
 
 
 def render_missing_columns(result: MissingColumns) -> str:
