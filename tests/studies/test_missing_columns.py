@@ -148,7 +148,7 @@ def test_two_sites_must_record_it() -> None:
     sites["site 1"] = sites["site 1"].drop(columns="decides")
     result = vt.missing_columns(make_study(), sites, columns=["decides"])
     assert {line.site: line.verdict for line in result.lines()} == {"site 0": UNSURE, "site 1": UNSURE}
-    assert "site 2 records it, and sites can only be compared if two others do" in result.sentences()[0]
+    assert "only site site 2 records it, and at least 2 other sites must" in result.sentences()[0]
 
 
 def test_patients_like_none_elsewhere_are_told_apart() -> None:
@@ -201,7 +201,7 @@ def test_sentences(result: vt.MissingColumns) -> None:
     assert say(line) == f"Site site 0 would save {numbers}"
     worse = line._replace(gain=-0.031, low=-0.052, high=-0.01, verdict=NO)
     assert say(worse) == f"Site site 0 would lose {numbers}"
-    unsure = line._replace(low=-0.01, verdict=UNSURE, why="the interval holds zero")
+    unsure = line._replace(low=-0.01, verdict=UNSURE, why="the interval contains zero")
     assert say(unsure).startswith("Cannot tell what site site 0 would save if it recorded decides (estimate 0.031")
 
 

@@ -233,8 +233,8 @@ class ColumnTrial:
         donors, nan = self.donors(user, column), np.nan
         features = [c for c in self.study.features if c != column and not self.lacks(user, c)]
         if len(donors) < DONORS or not features:
-            others = ", ".join(donors) or "no other site"
-            why = f"{others} record{'s' * (len(donors) < 2)} it, and sites can only be compared if two others do"
+            recorded = f"only site {donors[0]} records it" if donors else "no other site records it"
+            why = f"{recorded}, and at least {DONORS} other sites must"
             why = why if features else "the site has no other column"
             return ColumnGain(user, column, UNSURE, nan, nan, nan, nan, ", ".join(donors), 0, 0.0, nan, why)
         saved = self.saved(features, column, donors)
@@ -265,7 +265,7 @@ class ColumnTrial:
         if effective < LEAST:
             why = f"the other sites' rows are worth only {effective:.0f} rows like the site's own"
         elif low <= 0 <= high:
-            why = "the interval holds zero"
+            why = "the interval contains zero"
         else:
             verdict = YES if low > 0 else NO
         unweighted = float(np.mean(plain))

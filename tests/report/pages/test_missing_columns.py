@@ -38,7 +38,7 @@ def test_names_are_escaped_and_nothing_is_fetched() -> None:
 def test_without_an_estimate_there_is_no_figure() -> None:
     page = render_missing_columns(make_missing(LINES[3:]))
     assert "<svg" not in page
-    assert "No column is sure to pay." in text(page)
+    assert "No column clearly helps." in text(page)
     assert "nobody else records it" in text(page)
 
 

@@ -12,7 +12,7 @@ NAN = float("nan")
 LINES = (
     ColumnGain("a & b", NASTY, "yes", 0.031, 0.01, 0.052, 0.004, "c, d", 400, 180.0, 0.02, ""),
     ColumnGain(
-        "c", "ward", "cannot tell", 0.004, -0.01, 0.018, 0.003, "d, e", 400, 90.0, 0.006, "the interval holds zero"
+        "c", "ward", "cannot tell", 0.004, -0.01, 0.018, 0.003, "d, e", 400, 90.0, 0.006, "the interval contains zero"
     ),
     ColumnGain("c", NASTY, "no", -0.02, -0.03, -0.01, 0.003, "d, e", 400, 90.0, -0.01, ""),
     ColumnGain("d", "ward", "cannot tell", NAN, NAN, NAN, NAN, "", 0, 0.0, NAN, "nobody else records it"),

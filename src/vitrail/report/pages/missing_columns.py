@@ -55,7 +55,7 @@ def _next_step(lines: list[ColumnGain]) -> str:
     if not lines:
         return "No site lacks a column of the study: there is nothing to record in addition."
     if best is None:
-        return "No column is sure to pay. Ask again when more sites record it, or when they have more rows."
+        return "No column clearly helps. Ask again when more sites record it, or when they have more rows."
     return (
         f"Begin with {best.column} at {best.site}. Record it for some hundred patients, and compare again with "
         "vitrail compare: the estimate does not replace that."
