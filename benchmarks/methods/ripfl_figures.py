@@ -59,6 +59,9 @@ def length_of(found: Found, kind: str) -> str:
     few = sorted({v["rows"] for v in runs if "rows" in v})
     seconds = np.median([v["seconds"] for v in runs])
     words = f"Rounds: {listed(rounds)}; local epochs: {listed(epochs)}; seeds: {listed(seeds)}"
+    cells = {(j.way, j.sites, j.sigma) for j in found if j.kind == kind}
+    short = sorted(c for c in cells if len({j.seed for j in found if j.kind == kind and j[1:4] == c}) < len(seeds))
+    words += "".join(f"; of '{way}', {n} sites, {s} classes: fewer seeds" for way, n, s in short)
     words += f"; at most {listed(few)} rows and test pictures a site" if few else ""
     return f"{words}; median time of a run {seconds:.0f} s."
 
