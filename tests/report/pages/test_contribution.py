@@ -23,7 +23,7 @@ def made(sites: dict[str, tuple[float, float]] = WORTH, way: str = SHAPLEY, **mo
     costs = pd.DataFrame([(way, AGAIN, 16, "all groups")], columns=["way", "kind", "evaluations", "how"])
     ledger = values.assign(rounds=20, credit=lambda t: t.value.clip(0), credit_low=0.0, credit_high=0.1)
     given: dict[str, Any] = {"ledger": ledger if way == SHAPLEY else pd.DataFrame(), "notes": [], "seeds": 5} | more
-    about = ("Heart", "FedAvg", 1, next(iter(sites)), 60, 20, "log loss per case", 0.69, 0.62, 0.66)
+    about = ("Heart", "FedAvg", 1, next(iter(sites)), 60, 20, "log loss per case", 0.62, 0.66)
     return replace(Contribution(*about, values, costs, ledger, []), **given)
 
 
@@ -52,6 +52,17 @@ def test_a_model_that_is_no_better_than_its_baseline_earns_nothing() -> None:
     assert "share of credits" not in page
     assert "Nobody should be paid by it." in short
     assert "helped" in short, "the values are shown all the same"
+
+
+def test_shapley_and_leave_one_out_are_compared_where_they_disagree() -> None:
+    one, other = made(), made(way=LOO, sites={**WORTH, HEART[0]: (0.001, 0.01), HEART[3]: (0.05, 0.01)})
+    both = replace(one, values=pd.concat([one.values, other.values], ignore_index=True))
+    short = first_screen(render_contribution(both))
+    assert f"{HEART[0]} helped (+0.050), but its absence would hardly matter to {HEART[0]} (+0.001)" in short
+    assert f"{HEART[3]} did not clearly help (+0.010), but {HEART[0]} would miss it (+0.050)" in short
+    assert "disagree" not in first_screen(render_contribution(one)), "leave-one-out was not asked for"
+    same = replace(one, values=pd.concat([one.values, made(way=LOO).values], ignore_index=True))
+    assert "disagree" not in first_screen(render_contribution(same))
 
 
 def test_rewards_by_other_rules_stand_beside_the_credits() -> None:

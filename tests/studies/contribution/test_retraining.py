@@ -101,9 +101,19 @@ def test_few_sites_are_trained_again_and_seeds_differ(study, sites, kept) -> Non
     assert not one.main().chance.any()
     assert "the noise of the seed is unknown" in one.reliance()
     rebuilt = contribution(kept, "va", sites, retrain=False)
-    assert (one.start, one.end) == pytest.approx((rebuilt.start, rebuilt.end), abs=1e-5), "the first seed is the run's"
+    assert (one.same, one.end) == pytest.approx((rebuilt.same, rebuilt.end), abs=1e-5), "the first seed is the run's"
     assert rebuilt.kind == CARRIED
     assert rebuilt.spot is None
+
+
+def test_nobody_is_worth_the_baseline_and_not_a_model_drawn_by_lot(sites, kept) -> None:
+    run = vt.Run.load(kept)
+    again = CoalitionRetraining(run, "va", sites, [run.seed, 7])
+    nobody, none = np.zeros((1, 4), dtype=bool), -again.baseline()
+    for seed in again.seeds:
+        assert again.worth(nobody, seed)[0] == pytest.approx(none)
+    started = again.losses([again.start])[0]
+    assert abs(started.mean() + none.mean()) > 1e-3, "the first model has another loss"
 
 
 def test_training_again_is_a_run_with_fewer_sites(study, sites, tmp_path) -> None:
@@ -136,7 +146,8 @@ def test_more_sites_are_checked_at_single_ones(study, sites, tmp_path, monkeypat
     record, again = UpdateReplay(run, kept, "va", sites["va"]), CoalitionRetraining(run, "va", sites, [run.seed])
     alone = np.vstack([np.zeros((1, 4), dtype=bool), np.eye(4, dtype=bool)])
     off = record.losses(record.carried(alone)).mean(1) - again.losses(again.models(alone, run.seed)).mean(1)
-    size = told.main().value.abs().sum()
+    first, baseline = record.losses([record.start]).mean(), record.baseline().mean()
+    size = (told.main().value + (first - baseline) / 4).abs().sum()
     assert told.spot == pytest.approx(np.delete(np.abs(off[1:]), record.at).mean() / size, rel=1e-4)
     assert told.spot > 0
     assert contribution(kept, "va", sites, "shapley", retrain=True, seeds=1).kind == AGAIN

@@ -21,7 +21,7 @@ from vitrail.studies.contribution.values import AGAIN, CARRIED, ROUND, WHOLE, Co
 PAGE = "contribution.html"
 STANDING = 8  # sites of the first screen
 KINDS = {
-    AGAIN: "each group of sites was trained from the first model on, as the study says, with all sites’ {}s",
+    AGAIN: "each group of sites was trained from the same first model on, as the study says, with all sites’ {}s",
     CARRIED: "from what every site reported in every round, and the user’s own {}s. A group’s reports are merged as "
     "the method does. They were made at the model that all sites had trained; what they would have been at the group’s "
     "own model is estimated from how the user’s own report changes between the two models",
@@ -50,6 +50,7 @@ def render_contribution(contribution: Contribution) -> str:
         lead=_lead(contribution),
         doubt=contribution.doubt(),
         unpaid=contribution.unpaid(),
+        disagreement=contribution.disagreement(),
         standings=standings[:STANDING],
         more_standings=standings[STANDING:],
         credits=_credits(contribution),
@@ -74,12 +75,11 @@ def render_contribution(contribution: Contribution) -> str:
 
 
 def _lead(contribution: Contribution) -> str:
-    fell = "fell" if contribution.gain > 0 else "rose"
     gain, word = "gain" if contribution.gain > 0 else "loss", contribution.row_word
     return (
-        f"On its own {several(contribution.rows, f'test {word}')} the {contribution.unit} {fell} from "
-        f"{number(contribution.start)} to {number(contribution.end)} over the run: a {gain} of "
-        f"{number(abs(contribution.gain))}. Baseline (one answer to every {word}): {number(contribution.same)}."
+        f"On its own {several(contribution.rows, f'test {word}')} the {contribution.unit} is "
+        f"{number(contribution.end)} with the model of all sites. Baseline (one answer to every {word}): "
+        f"{number(contribution.same)}, so this is a {gain} of {number(abs(contribution.gain))}."
     )
 
 
@@ -99,7 +99,7 @@ def _credits(contribution: Contribution) -> str:
         return ""
     paid = contribution.ledger[contribution.ledger.credit > 0].sort_values("credit", ascending=False)
     if not len(paid):
-        return "Credits: none, since there was no gain."
+        return "Credits: none, since no site's value is clearly above zero."
     whole = float(contribution.ledger.credit.sum())
     shares = [f"{site} {100 * credit / whole:.0f} %" for site, credit in zip(paid.site, paid.credit, strict=True)]
     return f"Credits, {number(whole)} in all: {', '.join(shares)}."

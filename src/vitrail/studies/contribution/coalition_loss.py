@@ -113,16 +113,16 @@ class CoalitionLoss:
             return torch.from_numpy(np.stack([survival.losses(y, p) for p in curves]))
         return -log_shares(loss, z).gather(2, self.y.long().view(1, -1, 1).expand(len(z), -1, 1))[..., 0]
 
-    def same_answer(self) -> float:
-        """The loss of one answer to every row: the mean of the user's training rows, or the shares of their classes."""
+    def baseline(self) -> Floats:
+        """[row]: the loss of one answer to every row: the mean of the training rows, or the shares of their classes."""
         target, train, test = self.run.study.target, self.data.train_y, self.data.test_y
         if target.kind == "number":
-            return float((((test - train.mean()) * target.scale) ** 2).mean())
+            return np.asarray(((test - train.mean()) * target.scale) ** 2, dtype=np.float64)
         if target.kind == "time":
             curve = survival.life_table(train.astype(np.float64), target.outputs)
-            return float(survival.losses(test.astype(np.float64), np.tile(curve, (len(test), 1))).mean())
+            return np.asarray(survival.losses(test.astype(np.float64), np.tile(curve, (len(test), 1))))
         count = np.bincount(train.astype(np.int64), minlength=len(target.levels)) + 0.5  # none is impossible
-        return float(-np.log(count / count.sum())[test.astype(np.int64)].mean())
+        return np.asarray(-np.log(count / count.sum())[test.astype(np.int64)])
 
     @property
     def own_matters(self) -> bool:

@@ -1,7 +1,8 @@
 """When not to rely on the sizes of values that were rebuilt: a signal, its limit, and how often it was wrong.
 
 Rebuilt values are off by the sum over sites of |rebuilt - trained again|, as a share of the sum of |trained again|.
-Limits were set on federations of three tables, and rates counted on others (benchmarks/verdicts/contribution.py).
+Values count from the first model here. Limits were set on federations of three tables, and rates counted on others
+(benchmarks/verdicts/contribution.py).
 
     strain = apart * (0.2 + unlike)
     apart    how far the sites' reports lead from where the run went: root mean square over sites of
@@ -41,7 +42,7 @@ class ReliabilityRule(NamedTuple):
         with_ = "with" if warns else "without"
         return (
             f"of {cases} test cases {with_} this warning, {off} ({100 * off / cases:.0f} %) differed by "
-            f"more than {100 * OFF:.0f} % from retraining with the same seed"
+            f"more than {100 * OFF:.0f} % from retraining with the same seed, counted from the first model"
         )
 
 
@@ -83,12 +84,11 @@ def _flat(record: UpdateReplay, coord: object) -> Floats:
 
 
 def spot(record: UpdateReplay, again: CoalitionRetraining, size: float) -> float:
-    """`size`: the sum of the values' sizes."""
+    """`size`: the sum of the values' sizes, counted from the first model."""
     n = len(record.names)
-    masks = np.vstack([np.zeros((1, n), dtype=bool), np.eye(n, dtype=bool)])
+    masks = np.eye(n, dtype=bool)
     order = [record.names.index(name) for name in again.names]
     rebuilt = -record.losses(record.carried(masks)).mean(1)
     trained = again.worth(masks[:, order], again.seeds[0]).mean(1)
-    others = [1 + i for i in range(n) if i != record.at]
-    off = np.abs((rebuilt - rebuilt[0]) - (trained - trained[0]))[others]
+    off = np.delete(np.abs(rebuilt - trained), record.at)
     return float(off.mean() / max(size, 1e-30))

@@ -60,12 +60,13 @@ class CoalitionRetraining(CoalitionLoss):
         return [map_tensors(lambda t: t.double() if t.is_floating_point() else t, coord) for coord in out]
 
     def worth(self, masks: Masks, seed: int, tell: Tell = lambda words, done, total: None) -> Floats:
-        """[coalition, row]; a coalition is trained once."""
-        new = np.array([m for m in masks if (seed, m.tobytes()) not in self._worth], dtype=bool)
+        """[coalition, row]; a coalition is trained once. Nobody is worth the baseline, not a model drawn by lot."""
+        new = np.array([m for m in masks if m.any() and (seed, m.tobytes()) not in self._worth], dtype=bool)
         if len(new):
             got = -self.losses(self.models(new, seed, tell))
             self._worth |= {(seed, m.tobytes()): row for m, row in zip(new, got, strict=True)}
-        return np.array([self._worth[seed, m.tobytes()] for m in masks])
+        nobody = -self.baseline()
+        return np.array([self._worth[seed, m.tobytes()] if m.any() else nobody for m in masks])
 
     def train_far(self, cluster: str, frames: Mapping[str, pd.DataFrame], tell: Tell) -> None:
         """All coalitions of every seed on the machines of a cluster, a seed each; they are known here afterwards."""
@@ -83,10 +84,10 @@ class CoalitionRetraining(CoalitionLoss):
         drawn = np.sqrt(np.mean([v.half**2 for v in got], axis=0) / k)
         return got[0]._replace(rows=np.mean([v.rows for v in got], axis=0), half=np.hypot(half, drawn))
 
-    def ends(self) -> Floats:
-        """The loss of the model that all started from, and of everybody's; means over rows and seeds."""
-        both = np.array([[False] * len(self.names), [True] * len(self.names)])
-        return np.asarray(-np.mean([self.worth(both, seed).mean(1) for seed in self.seeds], axis=0))
+    def end(self) -> float:
+        """The loss of everybody's model; mean over rows and seeds."""
+        everybody = np.ones((1, len(self.names)), dtype=bool)
+        return float(-np.mean([self.worth(everybody, seed) for seed in self.seeds]))
 
 
 def _worth_far(seed: int, held: tuple[Run, str, dict[str, pd.DataFrame], Masks], step: Step) -> Floats:

@@ -1,11 +1,12 @@
 """How much each site's taking part lowered the loss on one user's own test rows.
 
-A coalition of sites is worth what its model lowers the user's loss by, from the model that all started from. Shapley
-values share the worth of everybody, the gain. What a coalition's model would have been is had in four ways:
+A coalition of sites is worth what its model lowers the user's loss by, from the baseline: one answer to every row,
+which the user can give alone. Counted from the first model, which is drawn at random, a site would be paid for teaching
+what everybody knows (benchmarks/verdicts/credits.py). Shapley values share the worth of everybody, the gain. What a
+coalition's model would have been is had in four ways:
 
     trained again    with all sites' rows at hand: every coalition is trained, from several seeds (retraining.py). This
-    is
-                     what the others try to tell. The interval holds the noise of the seeds.
+                     is what the others try to tell. The interval holds the noise of the seeds.
     carried over     from what every site reported in every round (a run that kept its updates) and the user's own rows:
                      v_S <- v_S + [merged reports of S at w_t - w_t] + [T(v_S) - v_S] - [T(w_t) - w_t]
                      where T is a round of training at the user: how reports change with the model is taken from its own
@@ -13,17 +14,16 @@ values share the worth of everybody, the gain. What a coalition's model would ha
                      worth = loss(w_t) - loss(merged), summed over rounds (Wang et al. 2020)
     whole run        w_0 + sum over t of (merged at w_t - w_t) (Song et al. 2019)
 
-In all, nobody changes nothing, and everybody together gives the gain, loss(w_0) - loss(w_T). The last two take reports
-as they were given, in answer to a model that all had made; sizes are mostly wrong (benchmarks/verdicts/contribution.py
-measures all of them against training again). A site that is absent in a round gets nothing for it.
+In all, nobody is worth nothing, and everybody together gives the gain, loss of the baseline - loss(w_T). Without
+training again, what loss(w_0) is above the baseline is shared equally by all who ever answered. The last two take
+reports as they were given, in answer to a model that all had made; sizes are mostly wrong
+(benchmarks/verdicts/contribution.py measures all of them against training again). A site that is absent in a round gets
+nothing for it.
 
 Players are all sites, the user too. The user's private layers, where it has any, are those of the end of the run; then
 neither training again nor carrying over is offered: layers of its own would be others under another shared model.
 
-Credits: each site's positive Shapley value, all scaled by one factor so that they sum to the gain; sites of negative
-value are shown and get nothing; where there is no gain there are no credits. There are none either where the model of
-everybody is no better for the user than one answer to every row: a gain from a bad start is then worth nothing. Money
-is not handled.
+Credits: see ledger.py. Money is not handled.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from vitrail.core.errors import Problem, VitrailError
 from vitrail.core.random import key
@@ -45,6 +46,7 @@ from vitrail.stats.shapley import Floats, Values, Worth, exact, leave_one_out, p
 from vitrail.storage.atomic_files import write_atomically
 from vitrail.storage.csv_files import to_csv
 from vitrail.studies.contribution.coalition_loss import CoalitionLoss, Tell, no_such_user
+from vitrail.studies.contribution.ledger import between, disagreement, ledger_of
 from vitrail.studies.contribution.reliability import AS_GIVEN, SEED_NOISE, SPOT, STRAIN, ReliabilityRule, spot, strain
 from vitrail.studies.contribution.replay import UpdateReplay
 from vitrail.studies.contribution.retraining import CoalitionRetraining
@@ -73,8 +75,7 @@ class Contribution:
     rows: int  # the user's test rows
     rounds: int
     unit: str  # of the loss
-    start: float  # loss of the model that all started from; of several seeds the mean
-    end: float  # loss of everybody's shared model
+    end: float  # loss of everybody's shared model; of several seeds the mean
     same: float  # loss of the one answer to every row that fits the user's training rows best
     values: pd.DataFrame  # site, way, kind, value, low, high, chance: half of the interval that is not the test rows'
     costs: pd.DataFrame  # way, kind, evaluations, how
@@ -88,7 +89,7 @@ class Contribution:
 
     @property
     def gain(self) -> float:
-        return self.start - self.end
+        return self.same - self.end
 
     @property
     def by_shapley(self) -> bool:
@@ -112,6 +113,15 @@ class Contribution:
     def kind(self) -> str:
         """How the values that count were had."""
         return next(k for k in (AGAIN, CARRIED, ROUND) if (self.values.kind == k).any())
+
+    def disagreement(self) -> str:
+        """Where Shapley values and leave-one-out, both asked for, say different things."""
+        part = self.values[self.values.kind == self.kind]
+        spans = [
+            {row.site: (row.value, row.low, row.high) for row in part[part.way == way].itertuples()}
+            for way in (SHAPLEY, LOO)
+        ]
+        return disagreement(*spans, self.user) if all(spans) else ""
 
     def main(self, kind: str = "") -> pd.DataFrame:
         """The values that count, by site: Shapley, or leave-one-out where only that was asked for."""
@@ -210,18 +220,33 @@ def contribution(
         if cluster and len(run.sites) <= EXACT:
             again.train_far(cluster, frames, tell)
         results = [(way, AGAIN, *again.counted(again.by_seed, solve, tell)) for way, solve in ways]
-        return _rewarded(run, _summarise(again, results, rng, again.ends(), seeds=seeds), frames)
+        return _rewarded(run, _summarise(again, results, rng, again.end(), seeds=seeds), frames)
     record = UpdateReplay(run, Path(path), user, frames[user])
     games = {ROUND: record.by_round, WHOLE: record.by_run}
     if not record.own_matters:
         games = {CARRIED: record.by_own_rows} | games
     results = [(way, kind, *record.counted(game, solve, tell)) for way, solve in ways for kind, game in games.items()]
-    ends = record.losses([record.start, record.final]).mean(1)
+    first, last = record.losses([record.start, record.final])
+    results_shown = [
+        (way, kind, _from_baseline(got, way, first - record.baseline(), record.took_part), asked)
+        for way, kind, got, asked in results
+    ]
     if CARRIED not in games:
-        return _rewarded(run, _summarise(record, results, rng, ends), None)
+        return _rewarded(run, _summarise(record, results_shown, rng, last.mean()), None)
     (size,) = [float(np.abs(got.mean).sum()) for way, kind, got, _ in results if (way, kind) == (ways[-1][0], CARRIED)]
     checked = spot(record, again, size) if again else None
-    return _rewarded(run, _summarise(record, results, rng, ends, strain=strain(record), spot=checked), None)
+    return _rewarded(
+        run, _summarise(record, results_shown, rng, last.mean(), strain=strain(record), spot=checked), None
+    )
+
+
+def _from_baseline(got: Values, way: str, above: Floats, took_part: NDArray[np.int64]) -> Values:
+    """Values counted from the first model, which is worse than the baseline by `above` [row], counted from there:
+    whoever comes first loses it, and everybody is first equally often. Without one site all others are still there."""
+    here = took_part > 0
+    if way != SHAPLEY or not here.any():
+        return got
+    return got._replace(rows=got.rows - np.where(here, 1 / here.sum(), 0.0)[:, None] * above)
 
 
 def _rewarded(run: Run, result: Contribution, frames: Mapping[str, pd.DataFrame] | None) -> Contribution:
@@ -229,8 +254,8 @@ def _rewarded(run: Run, result: Contribution, frames: Mapping[str, pd.DataFrame]
     if not len(result.ledger):
         return result
     ledger = result.ledger
-    rounds, values = (dict(zip(ledger.site, ledger[k].astype(float), strict=True)) for k in ("rounds", "value"))
-    return replace(result, rewards=reward_table(run, result.user, rounds, values, frames))
+    rounds, credits = (dict(zip(ledger.site, ledger[k].astype(float), strict=True)) for k in ("rounds", "credit"))
+    return replace(result, rewards=reward_table(run, result.user, rounds, credits, frames))
 
 
 def asked_wrongly(method: str, coalitions: int, seeds: int) -> list[Problem]:
@@ -261,39 +286,24 @@ def cannot_retrain(run: Run, frames: Mapping[str, pd.DataFrame]) -> list[Problem
     return unguarded(run.study)
 
 
-def credits_of(values: Floats) -> Floats:
-    """[..., site] Shapley values -> credits: the positive ones, scaled to sum to the sum of all; none without a gain.
-
-    >>> credits_of(np.array([0.3, 0.1, -0.1])).round(3).tolist(), credits_of(np.array([0.1, -0.2])).tolist()
-    ([0.225, 0.075, 0.0], [0.0, 0.0])
-    """
-    positive, gain = values.clip(min=0), values.sum(-1, keepdims=True).clip(min=0)
-    whole = positive.sum(-1, keepdims=True)
-    return np.asarray(positive * gain / np.where(whole > 0, whole, 1.0))
-
-
 def _summarise(
     tested: UpdateReplay | CoalitionRetraining,
     results: list[tuple[str, str, Values, int]],
     rng: np.random.Generator,
-    ends: Floats,
+    end: float,
     seeds: int = 0,
     **beside: Any,
 ) -> Contribution:
     run, names, rows = tested.run, tested.names, tested.x.shape[1]
     draws = rng.multinomial(rows, [1 / rows] * rows, RESAMPLES) / rows  # [resample, row]
-    values, costs, ledger, same = [], [], pd.DataFrame(), tested.same_answer()
+    values, costs, ledger, same = [], [], pd.DataFrame(), float(tested.baseline().mean())
     order = [names.index(s) for s in run.sites if s in names]  # as the run names them
     for way, kind, got, evaluations in results:
-        mean, low, high = _between(got.rows.mean(1), draws @ got.rows.T, got.half)
+        mean, low, high = between(got.rows.mean(1), draws @ got.rows.T, got.half)
         values += [(names[i], way, kind, mean[i], low[i], high[i], got.half[i]) for i in order]
         costs.append((way, kind, evaluations, _how(way, len(names)) + (f", {seeds} seeds" if seeds else "")))
-        if way == SHAPLEY and kind == results[0][1] and not no_better(float(ends[1]), same, lower=True):
-            credit = _between(credits_of(mean), credits_of(draws @ got.rows.T), got.half)
-            columns = {"site": names, "rounds": tested.took_part, "value": mean, "low": low, "high": high}
-            named = zip(("credit", "credit_low", "credit_high"), credit, strict=True)
-            columns |= {name: part.clip(min=0) for name, part in named}
-            ledger = pd.DataFrame(columns).iloc[order].reset_index(drop=True)
+        if way == SHAPLEY and kind == results[0][1] and not no_better(end, same, lower=True):
+            ledger = ledger_of(names, tested.took_part, got, draws).iloc[order].reset_index(drop=True)
     target = run.study.target
     unit = "log loss per case" if target.kind != "number" else f"squared error ({target.unit or 'unit'}²)"
     return Contribution(
@@ -304,8 +314,7 @@ def _summarise(
         rows,
         run.method.plan(run.study.training.rounds)[0].rounds,
         unit,
-        float(ends[0]),
-        float(ends[1]),
+        float(end),
         same,
         pd.DataFrame(values, columns=["site", "way", "kind", "value", "low", "high", "chance"]),
         pd.DataFrame(costs, columns=["way", "kind", "evaluations", "how"]),
@@ -319,16 +328,6 @@ def _summarise(
 
 def _share(part: float) -> str:
     return "not known" if np.isnan(part) else f"{100 * part:.0f} %"
-
-
-def _between(value: Floats, resampled: Floats, half: Floats) -> tuple[Floats, Floats, Floats]:
-    """95 % of the resamples of the test rows, widened by what drawing orders adds."""
-    low, high = np.quantile(resampled, (0.025, 0.975), axis=0)
-    return (
-        value,
-        value - np.hypot(value - low.clip(max=value), half),
-        value + np.hypot(high.clip(min=value) - value, half),
-    )
 
 
 def _how(way: str, sites: int) -> str:
@@ -365,10 +364,9 @@ def to_text(result: Contribution) -> tuple[str, list[tuple[str, list[str], list[
     """Sentences, and tables with their captions, for the terminal."""
     mean = f" (mean of {result.seeds} seeds)" if result.seeds > 1 else ""
     text = (
-        f"Site {result.user}, {result.rows} test {result.row_word}s of its own: {result.unit} {result.start:.4f} at "
-        f"the start and {result.end:.4f} after {result.rounds} rounds{mean}, a gain "
-        f"of {result.gain:.4f}. The baseline, the same answer for every "
-        f"{result.row_word}, has {result.same:.4f}."
+        f"Site {result.user}, {result.rows} test {result.row_word}s of its own: {result.unit} {result.end:.4f} after "
+        f"{result.rounds} rounds{mean}. The baseline, the same answer for every {result.row_word}, has "
+        f"{result.same:.4f}: a gain of {result.gain:.4f}."
     )
     wide = result.values.assign(column=result.values.way + ", " + result.values.kind)
     columns, sites = list(dict.fromkeys(wide.column)), list(dict.fromkeys(wide.site))
@@ -386,15 +384,16 @@ def to_text(result: Contribution) -> tuple[str, list[tuple[str, list[str], list[
         ]
         rows.append(["sum", "", f"{result.ledger.value.sum():+.4f}", f"{result.ledger.credit.sum():.4f}"])
         words = (
-            f"Ledger, {result.kind}: positive Shapley values, scaled to add up to the gain; sites with "
-            "negative values get no credit"
+            f"Ledger, {result.kind}: Shapley values that are surely positive, scaled to add up to the gain; the "
+            "other sites get no credit"
         )
         tables.append((words, ["site", "rounds", "value", "credit"], rows))
     if len(result.rewards):
         rows = [[r["site"], *(_share(r[rule]) for rule in RULES)] for r in result.rewards.to_dict("records")]
         words = f"Share of a reward among the sites other than {result.user}, by rule"
         tables.append((words, ["site", *(rule.name for rule in RULES.values())], rows))
-    text = "\n".join(words for words in (text, result.unpaid(), result.doubt(), result.reliance()) if words)
+    said = (text, result.unpaid(), result.doubt(), result.disagreement(), result.reliance())
+    text = "\n".join(words for words in said if words)
     lines = [[c.way, c.kind, c.evaluations, c.how] for c in result.costs.itertuples()]
     tables.append(("Cost", ["way", "kind", "model evaluations", "groups of sites"], lines))
     return text, tables
