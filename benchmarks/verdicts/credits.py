@@ -123,7 +123,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="?", choices=("measure", "report"), default="measure")
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore", vt.PassedOverWarning) if hasattr(vt, "PassedOverWarning") else None
+    warnings.simplefilter("ignore")
     began = time.process_time()
     if parser.parse_args().what == "measure":
         measure()
