@@ -36,7 +36,7 @@ EXAMPLES = {
     "request": ("vitrail request north.invitation", "vitrail request north.invitation --kit north.kit"),
     "join": (
         "vitrail join north.kit --data ours.csv --approval north.approval",
-        "vitrail join north.kit --data ours.csv",
+        "vitrail join north.kit --data ours.csv --watts 8 --grid 120",
     ),
     "outbox": ("vitrail outbox north.kit", "vitrail outbox north.kit --show 7"),
     "leave": ("vitrail leave north.kit", "vitrail leave north.kit --yes"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Annotated
 
@@ -57,6 +56,14 @@ def join(
     watts: Annotated[
         float | None,
         typer.Option(min=0.1, max=10000, help="Power draw of one busy CPU core in watts; enables the energy estimate."),
+    ] = None,
+    grid: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=2000,
+            help="With --watts: grams of CO2 that your grid emits for a kWh; enables the CO2 estimate.",
+        ),
     ] = None,
     ration_training: Annotated[
         int | None,
@@ -116,9 +123,13 @@ def join(
     from vitrail.deploy.site.process import SiteProcess, agree
     from vitrail.deploy.site.scores import own_words
     from vitrail.deploy.site.site import Site
+    from vitrail.engine.resource_usage import StatedPower
     from vitrail.report.pages.site import write_look
     from vitrail.report.sections.scores.own_verdict import verdict_words, write_own_verdict
 
+    if grid is not None and watts is None:
+        what = "CO2 is worked out from energy, and no --watts are stated."
+        raise VitrailError("the site cannot join", [Problem("--grid", what, "State --watts too, or leave --grid out.")])
     check_not_left(kit)
     need_transport()
     need_sandbox(sandbox)
@@ -135,10 +146,8 @@ def join(
         print(f"The study is finished. What this party keeps of it is in {home}.")
         return
     agreement, frame, ledger = agree(own, data, accept, publish, show_verdict, most_epsilon, sandbox)
-    drawn = math.nan if watts is None else watts
-    site = Site(
-        own.site, frame, agreement, own.home, publish, SiteIdentity.of(own), another, drawn, show_verdict, ledger
-    )
+    proof, power = SiteIdentity.of(own), StatedPower(watts, grid)
+    site = Site(own.site, frame, agreement, own.home, publish, proof, another, power, show_verdict, ledger)
     door = SiteProcess(own, site, lambda text: print(f"  {text}", flush=True), keep, Signer.of_site(own), sandbox)
     print(
         f"{own.site} takes part; coordinator at {own.address}. Stop with Ctrl-C and join again at any time.", flush=True

@@ -291,7 +291,7 @@ def train(
     info["took_part"] = dict(zip(runner.names, took_part, strict=True))
     if study.protect.rows or study.protect.sites:
         info["spent"] = {k: round(spent_after(study, method, n), 6) for k, n in info["took_part"].items()}
-    info["footprint"] = footprint(used).plain()
+    info["footprint"] = footprint(used, study.energy.watts, study.energy.grid).plain()
     info["footprints"] = {name: of_site.plain() for name, of_site in sites.footprints().items()}
     history += sites.rows(last, ()) + sites.baseline()
     run = Run(

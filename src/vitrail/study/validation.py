@@ -51,6 +51,10 @@ def inconsistencies(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterab
     yield from _method_problems(raw, place)
     yield from _verdict_problems(raw, place)
     yield from _refit_problems(raw, place)
+    energy = raw.get("energy", {})
+    if isinstance(energy, Mapping) and energy.get("grid") is not None and energy.get("watts") is None:
+        what = "CO2 is worked out from energy, and no `watts` are stated."
+        yield Problem(place("energy", "grid"), what, "State the watts of one busy core too, or remove it.")
     network = raw.get("network", {})
     if isinstance(network, Mapping):
         yield from _network_problems(network, images, place)

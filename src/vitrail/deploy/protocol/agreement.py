@@ -51,12 +51,15 @@ from vitrail.runs.screening import screens
 from vitrail.runs.setup import scored_in
 from vitrail.study.model import Protect, Study
 
-FORMAT = 9  # of the messages
+FORMAT = 10  # of the messages
 ANEW = 20  # in a run, questions that differ from the one that was answered before: a coordinator may be put back
-USED = "the processor seconds and the memory that this site's process used, and its power draw if somebody stated it"
+USED = (
+    "the processor seconds and the memory that this site's process used; its power draw and the CO2 of its grid, if "
+    "somebody stated them"
+)
 # guards that work between machines
 FAR = ("sum", "least", "robust", "clip", "rows", "rows_least", "sites", "compress", "second", "scores")
-FOOTPRINT = "footprint"  # what a site's process used: seconds of processors, bytes of memory, watts where it says so
+FOOTPRINT = "footprint"  # what a site's process used: seconds, bytes; watts and grid where it states them
 VERDICT = "verdict"  # in the answer to the last word: what a site found out for itself, where it shows that
 LAST = "settle"  # in a question, before the names of what comes from the word that would end the stage now
 
@@ -187,7 +190,7 @@ class Agreement:
             + [x for x in crossing if x.stage != "scores"]
             + score_plan.score_lines(self)
         )
-        about = FOOTPRINT, (3,), "float64", 24, 1, "each"
+        about = FOOTPRINT, (4,), "float64", 32, 1, "each"
         lines.append(WireEntry("scores", "from site", *about, words=f"at the end: {USED}"))
         lines += self.plan.later_wire()
         lines += model_digests.digest_lines(self)
@@ -317,7 +320,7 @@ class Agreement:
             if SUMMED not in up and (count := len(self.scored(words["score"]))):
                 up["scores"] = ((count,), torch.float64)
             if kind == "settle" and s + 1 == len(self.stages):
-                up |= {FOOTPRINT: ((3,), torch.float64), **model_digests.list_spec(self)}
+                up |= {FOOTPRINT: ((4,), torch.float64), **model_digests.list_spec(self)}
             halves = kind == "round" and contract.read == two.READ
             letter = two.SAID if halves else secure_sum.SIGNED if kind == "round" and self.masked(s, place) else {}
             signed = model_digests.SIGNED if model_digests.DIGESTS in up else {}

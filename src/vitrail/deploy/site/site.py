@@ -7,7 +7,6 @@ so that a round that is asked for again, or that the coordinator forgot, is comp
 from __future__ import annotations
 
 import json
-import math
 import re
 from functools import cached_property
 from pathlib import Path
@@ -44,7 +43,7 @@ from vitrail.deploy.two_server.shared import READ
 from vitrail.deploy.two_server.site import TwoServerSite
 from vitrail.deploy.verdicts.shared import FOLD
 from vitrail.engine.local import Engine
-from vitrail.engine.resource_usage import cpu_seconds, footprint
+from vitrail.engine.resource_usage import UNSTATED, StatedPower, cpu_seconds, footprint
 from vitrail.privacy.guards import Guards
 from vitrail.quality.checks.missing_outcomes import describe_lost
 from vitrail.runs.backbone_features import as_rows
@@ -80,17 +79,17 @@ class Site:
         publishes: bool = True,
         proof: SiteIdentity | None = None,
         another: bool = False,
-        watts: float = math.nan,
+        power: StatedPower = UNSTATED,
         shows: bool = False,
         ledger: PrivacyLedger | None = None,
     ) -> None:
         """`publishes`: whether it shows what it may refuse to show; `proof`: of who it is, to the other sites;
-        `another`: somebody here says that one more run may begin, though the last has not ended; `watts`: what one
-        busy core of this machine draws, where somebody here states it; `shows`: whether the others are told if joining
+        `another`: somebody here says that one more run may begin, though the last has not ended; `power`: of this
+        machine, where somebody here states it; `shows`: whether the others are told if joining
         is worth it here; `ledger`: where it is counted what these rows have spent of their privacy."""
         self.ledger = ledger
         self.name, self.frame, self.agreed, self.base, self.publishes = name, frame, agreement, base, publishes
-        self.proof, self.watts, self.shows, self.since = proof, watts, shows, cpu_seconds()
+        self.proof, self.power, self.shows, self.since = proof, power, shows, cpu_seconds()
         self.rows = clean(frame, agreement.study)
         self.runs = RunLog(base, another)
         self.home, self.within = base, ""  # of the run at hand; of a fold, which
@@ -245,7 +244,7 @@ class Site:
 
     def _used(self, s: int) -> dict[str, Tensor]:
         """At the end: what this process used since it joined."""
-        usage = footprint(self.since, self.watts)
+        usage = footprint(self.since, *self.power)
         return {FOOTPRINT: torch.tensor(usage, dtype=torch.float64)} if s + 1 == len(self.agreed.stages) else {}
 
     def on_finish(self, asked: Message) -> Message:
