@@ -18,11 +18,15 @@ def request(
     home: Annotated[
         Path | None, typer.Option(help="Folder for this site's models and outbox (default: NAME.home next to the kit).")
     ] = None,
+    chosen: Annotated[
+        str, typer.Option("--as", help="With an open invitation: the name under which this site takes part.")
+    ] = "",
 ) -> None:
     """Site: create a key, which stays here, and a request to send to the coordinator."""
     from vitrail.deploy.identity import enrolment
+    from vitrail.deploy.identity.participants import NOBODY_KNOWS
 
-    made = enrolment.request(invitation, kit, home)
+    made = enrolment.request(invitation, kit, home, chosen)
     own = enrolment.load_kit(made.kit)
     second, parties = own.study.protect.second, own.study.parties
     others = f"{len(own.sites)} {'parties' if parties else 'sites'}"
@@ -33,6 +37,9 @@ def request(
     print(f"  home                     {own.home} (your models and your outbox)")
     print(f"  your fingerprint         {made.fingerprint}")
     print(f"  authority's fingerprint  {made.authority_fingerprint}\n")
+    if known := own.invitation.get("pseudonym"):
+        who = "Nobody" if known == NOBODY_KNOWS else "Only the coordinator"
+        print(f"{own.site} is a pseudonym. {who} can say whose it is; the consent form says what it does not hide.")
     if own.approved:
         print("This kit was approved before; it now has the new invitation.")
         return
@@ -112,11 +119,15 @@ def join(
             ),
         ),
     ] = None,
+    named_only: Annotated[
+        bool, typer.Option("--named-only", help="Refuse a study in which others take part under a pseudonym.")
+    ] = False,
     sandbox: Annotated[bool, typer.Option("--sandbox/--no-sandbox", help=SANDBOX)] = True,
 ) -> None:
     """Site: check the file, read what will leave the hospital, agree, and take part until the study is finished."""
     from vitrail.deploy.doctor import need_sandbox, need_transport
     from vitrail.deploy.identity import enrolment
+    from vitrail.deploy.identity.pseudonyms import check_named_only
     from vitrail.deploy.identity.signing import Signer
     from vitrail.deploy.identity.site_identity import SiteIdentity
     from vitrail.deploy.site.model import check_not_left, load_model
@@ -134,6 +145,8 @@ def join(
     need_transport()
     need_sandbox(sandbox)
     own = enrolment.accept(kit, approval) if approval else enrolment.load_kit(kit)
+    if named_only:
+        check_named_only(own.site, own.participants.roster.pseudonyms)
     if own.study.parties:
         from vitrail.deploy.vertical.process import take_part
 

@@ -25,7 +25,7 @@ from vitrail.deploy.consent.disclosures import (
     volume,
     with_later,
 )
-from vitrail.deploy.consent.participants import accomplices, group_of
+from vitrail.deploy.consent.participants import PseudonymTerms, accomplices, group_of, pseudonym_terms
 from vitrail.deploy.protocol.agreement import ANEW, Agreement
 from vitrail.deploy.protocol.model_digests import points
 from vitrail.deploy.secure_sum.presence import REPEATS, most_changes
@@ -140,6 +140,7 @@ class SiteForm:
     participants: tuple[ParticipantRow, ...]
     summary_names: tuple[str, ...]
     more_names: int
+    pseudonyms: PseudonymTerms | None
     study: StudyTerms
     row: str
     rows: str
@@ -194,6 +195,7 @@ class SiteForm:
         add_up = len(group) or agreement.sites
         kinds = {d.kind for d in disclosed}
         published = any(x.stage in COLUMNS for x in out)
+        helpers = accomplices(add_up, protect.least) if agreement.masks else 0
         evidence = evidence_for(protect, study.network.dropout > 0, agreement.masks)
         return cls(
             site=site,
@@ -202,6 +204,7 @@ class SiteForm:
             participants=_participants(agreement, names),
             summary_names=(f"{site} (you)", *names[1:NAMED]),
             more_names=max(0, len(names) - NAMED),
+            pseudonyms=pseudonym_terms(agreement, site, helpers),
             study=_study(agreement),
             row=study.row_word,
             rows=f"{study.row_word}s",
@@ -231,7 +234,7 @@ class SiteForm:
             noise=_noise(agreement),
             scores=_scores(agreement, "scores" in kinds or "training-scores" in kinds),
             folds=FoldTerms(fold_count(study), len(NUMBERS) + VERDICT_COUNTS),
-            accomplices=accomplices(add_up, protect.least) if agreement.masks else 0,
+            accomplices=helpers,
             others=add_up - 1,
             fewest=FEWEST,
             fewest_alike=FEWEST_ALIKE,
@@ -265,7 +268,8 @@ def _participants(agreement: Agreement, names: Sequence[str]) -> tuple[Participa
     second = agreement.study.protect.second
     roles = {names[0]: "this site"} | ({second: "second server"} if second else {})
     listed = dict.fromkeys([*sorted(agreement.roster or names), *([second] if second else [])])
-    return tuple(ParticipantRow(n, roles.get(n, "site"), agreement.roster.get(n, "")) for n in listed)
+    roles = {n: roles.get(n, "site") + ", a pseudonym" * (n in agreement.roster.pseudonyms) for n in listed}
+    return tuple(ParticipantRow(n, roles[n], agreement.roster.get(n, "")) for n in listed)
 
 
 def _study(agreement: Agreement) -> StudyTerms:

@@ -22,6 +22,7 @@ from vitrail.core.facts import ENDS
 from vitrail.core.task import Task
 from vitrail.core.tensors import flatten
 from vitrail.data.encoding import numeric
+from vitrail.deploy.identity.participants import ParticipantList
 from vitrail.deploy.protocol import model_digests, score_plan
 from vitrail.deploy.protocol.closing_validation import is_plain_data, read_findings
 from vitrail.deploy.protocol.message import MOST_WORDS, QUESTIONS, RUN, WHERE, MessageSchema, no_such
@@ -69,15 +70,13 @@ class Agreement:
     study: Study  # with its method and rounds
     seed: int
     sites: int  # how many take part
-    roster: Mapping[str, str] = field(
-        default_factory=dict
-    )  # participant -> its key's fingerprint; none before enrolment
+    roster: ParticipantList = field(default_factory=lambda: ParticipantList({}))  # none before enrolment
 
     @classmethod
     def of(cls, study: Study, seed: int | None, participants: int | Mapping[str, str]) -> Agreement:
         """`participants`: the roster that everybody accepts; or, before the keys are known, how many were invited. The
         second server is among them where there is one."""
-        roster = {} if isinstance(participants, int) else dict(participants)
+        roster = ParticipantList({} if isinstance(participants, int) else participants)
         sites = (len(roster) or int(participants)) - bool(study.protect.second)  # type: ignore[arg-type]
         agreement = cls(study, study.seeds[0] if seed is None else seed, sites, roster)
         if agreement.method.catalogue.pools_rows:
@@ -208,6 +207,8 @@ class Agreement:
             body["weights"] = self.weights
         if self.roster:
             body["participants"] = dict(self.roster)
+        if self.roster.pseudonyms:
+            body["pseudonyms"] = self.roster.pseudonyms
         text = json.dumps({**body, "wire": [list(line) for line in self.lines]}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
