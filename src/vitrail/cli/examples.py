@@ -39,7 +39,7 @@ EXAMPLES = {
     ),
     "join": (
         "vitrail join north.kit --data ours.csv --approval north.approval",
-        "vitrail join north.kit --data ours.csv --watts 8 --grid 120",
+        "vitrail join north.kit --data ours.csv --watts 8 --grid 120 --most-share 0.5",
     ),
     "outbox": ("vitrail outbox north.kit", "vitrail outbox north.kit --show 7"),
     "leave": ("vitrail leave north.kit", "vitrail leave north.kit --yes"),

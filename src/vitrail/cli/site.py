@@ -72,6 +72,14 @@ def join(
             help="With --watts: grams of CO2 that your grid emits for a kWh; enables the CO2 estimate.",
         ),
     ] = None,
+    least_share: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="With [share] in the study: take no part in a round with a smaller share."),
+    ] = None,
+    most_share: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="With [share] in the study: take no part in a round with a larger share."),
+    ] = None,
     ration_training: Annotated[
         int | None,
         typer.Option(min=1, help="Guest: how often a row may be queried during training (default: the study's limit)."),
@@ -130,6 +138,7 @@ def join(
     from vitrail.deploy.identity.pseudonyms import check_named_only
     from vitrail.deploy.identity.signing import Signer
     from vitrail.deploy.identity.site_identity import SiteIdentity
+    from vitrail.deploy.share.site import own_limits
     from vitrail.deploy.site.model import check_not_left, load_model
     from vitrail.deploy.site.process import SiteProcess, agree
     from vitrail.deploy.site.scores import own_words
@@ -147,6 +156,7 @@ def join(
     own = enrolment.accept(kit, approval) if approval else enrolment.load_kit(kit)
     if named_only:
         check_named_only(own.site, own.participants.roster.pseudonyms)
+    limits = own_limits(own.study, least_share, most_share)
     if own.study.parties:
         from vitrail.deploy.vertical.process import take_part
 
@@ -160,7 +170,8 @@ def join(
         return
     agreement, frame, ledger = agree(own, data, accept, publish, show_verdict, most_epsilon, sandbox)
     proof, power = SiteIdentity.of(own), StatedPower(watts, grid)
-    site = Site(own.site, frame, agreement, own.home, publish, proof, another, power, show_verdict, ledger)
+    given = publish, proof, another, power, show_verdict, ledger, limits
+    site = Site(own.site, frame, agreement, own.home, *given)
     door = SiteProcess(own, site, lambda text: print(f"  {text}", flush=True), keep, Signer.of_site(own), sandbox)
     print(
         f"{own.site} takes part; coordinator at {own.address}. Stop with Ctrl-C and join again at any time.", flush=True

@@ -28,6 +28,9 @@ class ShareLimits(NamedTuple):
         return ShareLimits(max(self.least, own.least), min(self.most, own.most))
 
 
+NO_LIMITS = ShareLimits()
+
+
 @dataclass
 class RoundShares:
     """The sites of a run, what each weighs, and the limits of the study."""

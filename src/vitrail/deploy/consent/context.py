@@ -29,6 +29,7 @@ from vitrail.deploy.consent.participants import PseudonymTerms, accomplices, gro
 from vitrail.deploy.protocol.agreement import ANEW, Agreement
 from vitrail.deploy.protocol.model_digests import points
 from vitrail.deploy.secure_sum.presence import REPEATS, most_changes
+from vitrail.deploy.share.shared import states_rows
 from vitrail.deploy.site.unscaled_columns import unscaled
 from vitrail.deploy.two_server import shared as two_server
 from vitrail.engine.contract import MASKED, sentences
@@ -125,6 +126,14 @@ class ScoreTerms(NamedTuple):
     over_time: bool
 
 
+class ShareTerms(NamedTuple):
+    """The share of this site in a round."""
+
+    least: str  # per cent; "" without
+    most: str
+    rows: bool  # whether sites sign their number of rows
+
+
 class FoldTerms(NamedTuple):
     trainings: int
     numbers: int  # on which a verdict rests
@@ -178,6 +187,7 @@ class SiteForm:
     kept: tuple[str, ...]  # what a site keeps, in the words of method and network
     unread_reports: bool
     older_tests: bool
+    share: ShareTerms | None
     evidence: AttackEvidence
 
     @classmethod
@@ -241,6 +251,7 @@ class SiteForm:
             own_scale=study.standardise == "local" and not study.images and not published,  # quantiles tell as much
             kept=_kept(agreement, {x.name for x in out}, publishes),
             unread_reports=unscaled(study) and agreement.masks,
+            share=_share(agreement),
             older_tests=bool(evidence.older) and bool(kinds & {"report", "scores", "training-scores", "folds"}),
             evidence=evidence,
         )
@@ -323,6 +334,13 @@ def _scores(agreement: Agreement, leave: bool) -> ScoreTerms:
     epsilon = f"{protect.rows.epsilon:g}" if protect.rows else ""
     rounding = TEN, f"{100 * COARSEST:g}", f"{LARGEST_LOSS:.1f}", round(TEN / COARSEST)
     return ScoreTerms(leave, protect.scores == "exact", epsilon, *rounding, bool(points(agreement)), *told)
+
+
+def _share(agreement: Agreement) -> ShareTerms | None:
+    if (share := agreement.study.share) is None:
+        return None
+    least, most = f"{100 * share.least:g}" if share.least else "", f"{100 * share.most:g}" if share.most < 1 else ""
+    return ShareTerms(least, most, states_rows(agreement))
 
 
 def _kept(agreement: Agreement, leaving: set[str], publishes: bool) -> tuple[str, ...]:

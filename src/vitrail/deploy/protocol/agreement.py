@@ -31,6 +31,7 @@ from vitrail.deploy.scale.shared import has_masked_scale
 from vitrail.deploy.screening import shared as screening
 from vitrail.deploy.secure_sum import shared as secure_sum
 from vitrail.deploy.secure_sum.shared import SCALE, SumName
+from vitrail.deploy.share import shared as share
 from vitrail.deploy.two_server import shared as two
 from vitrail.engine.contract import (
     MASKED,
@@ -235,6 +236,7 @@ class Agreement:
     def question(self, kind: str, words: dict[str, Any]) -> MessageSchema:
         """What a site may be asked."""
         down: Spec = {}
+        more: dict[str, Any] = {}
         if kind in ("round", "settle"):
             s, r, splits = self.stage(words), words.get("round"), words.get("score")
             stage, place = self.stages[s].stage, words.get("place")
@@ -247,8 +249,9 @@ class Agreement:
             if splits not in ([], score_plan.planned(self, kind, s, r, place)):
                 raise no_such("score", splits)
             down = self.contracts[s][place].down | (self.settling(s, place) if splits else {})
+            more = {share.SHARE: dict} if kind == "round" and self.study.share else {}  # with groups and halves never
             if kind == "round" and self.masked(s, place):
-                return MessageSchema({**QUESTIONS[kind], "sum": dict}, down)
+                return MessageSchema({**QUESTIONS[kind], **more, "sum": dict}, down)
             if kind == "round" and self.contracts[s][place].read == two.READ:
                 return MessageSchema({**QUESTIONS[kind], "second": dict}, down)
         elif kind == "standardise":
@@ -280,7 +283,7 @@ class Agreement:
             return MessageSchema(
                 {**QUESTIONS[kind], **({model_digests.LISTS: dict} if model_digests.points(self) else {})}, down
             )
-        return MessageSchema(QUESTIONS[kind], down)
+        return MessageSchema({**QUESTIONS[kind], **more}, down)
 
     def findings(self, words: dict[str, Any], site: str = "") -> list[Finding]:
         """What a site is told about itself at the end, as the words of that message say it."""
@@ -341,7 +344,8 @@ class Agreement:
             counts = (2 if target.kind == "number" else 3) + 2 * bool(self.study.person_column)
             spec = {"rows": ((counts,), torch.int64), "target": ((max(1, len(target.levels)),), double)}
             spec["chance"] = ((len(baseline_metrics(self.study)),), double)
-            return MessageSchema({"fingerprint": str, "versions": dict}, spec, frozenset({"chance"}))
+            stated = share.STATEMENT if share.states_rows(self) else {}
+            return MessageSchema({"fingerprint": str, "versions": dict, **stated}, spec, frozenset({"chance"}))
         elif kind == "screen":
             return screening.answer_schema(self, words)
         elif kind == "mask":

@@ -34,11 +34,16 @@ class ShareWords:
 
     def __init__(self, agreed: Agreement, sites: Mapping[str, Mapping[str, Any]]) -> None:
         self.agreed, self.sites = agreed, sites
-        self.sent: dict[str, set[str]] = {}  # by this process: site -> whose statements it was sent
+        self.asked: dict[str, set[str]] = {}  # site -> whose statements go with its last question
+        self.has: dict[str, set[str]] = {}  # by its answers to this process: site -> whose statements it has
 
     def of(self, site: str, listed: Sequence[str]) -> dict[str, Any]:
         """With a question of a round to that site."""
-        new = [n for n in listed if n not in self.sent.setdefault(site, set())] if states_rows(self.agreed) else []
-        self.sent[site].update(new)
+        new = [n for n in listed if n not in self.has.get(site, set())] if states_rows(self.agreed) else []
+        self.asked[site] = set(new)
         stated = {n: [self.sites[n][ROWS][0], *(self.sites[n][k] for k in STATEMENT)] for n in new}
         return {LISTED: sorted(listed), ROWS: stated}
+
+    def answered(self, site: str) -> None:
+        """It has read its last question."""
+        self.has.setdefault(site, set()).update(self.asked.pop(site, set()))

@@ -4,8 +4,8 @@ prepare   each site signs how many rows it trains on, with the key that it enrol
 round     every question names the sites of the round; with it what they signed, as far as this site does not have it
 
 What a site works out from that is its own business: the coordinator hears "refused". A coordinator cannot state other
-numbers of rows than those that were signed, by keys that this site accepted. It can name sites that then stay away; under
-masks the list is the one that all sites of the sum sign. Whether a site's number of rows is true, nobody checks.
+numbers of rows than those that were signed, by keys that this site accepted. It can name sites that then stay away;
+under masks the list is the one that all sites of the sum sign. Whether a site's number of rows is true, nobody checks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 SHARE, LISTED, ROWS, WHY = "share", "listed", "rows", "why"
 STATEMENT: dict[str, Any] = {"signature": str, "certificate": str}  # with the answer to `prepare`
-MOST_ROWS = 10**9  # of a site
 
 
 def states_rows(agreed: Agreement) -> bool:

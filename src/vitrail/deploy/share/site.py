@@ -6,16 +6,37 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vitrail.core.errors import MessageRefused
+from vitrail.core.errors import MessageRefused, Problem, VitrailError
 from vitrail.deploy.audit.notices import Notice
-from vitrail.deploy.identity.site_identity import SiteIdentity, SignedKeys
+from vitrail.deploy.identity.site_identity import SignedKeys, SiteIdentity
 from vitrail.deploy.protocol.agreement import Agreement
+from vitrail.deploy.protocol.answer_validation import MOST_ROWS
 from vitrail.deploy.protocol.message import Message
-from vitrail.deploy.share.shared import LISTED, MOST_ROWS, ROWS, SHARE, STATEMENT, rows_text, states_rows
+from vitrail.deploy.share.shared import LISTED, ROWS, SHARE, STATEMENT, rows_text, states_rows
 from vitrail.privacy.round_share import ShareLimits, admitted, shares_of
 from vitrail.storage.journal import DecisionRecord
+from vitrail.study.model import Study
 
 FILE = "shares.json"  # in the folder of a run: what the others signed, and what was said here last
+
+
+def own_limits(study: Study, least: float | None, most: float | None) -> ShareLimits:
+    """What somebody states when a site joins; refused where the study does not tell sites their share."""
+    options = {"--least-share": least, "--most-share": most}
+    given = [name for name, value in options.items() if value is not None]
+    own = ShareLimits(least or 0.0, 1.0 if most is None else most)
+    problems = []
+    if given and study.share is None:
+        what, hint = "this study tells no site its share.", "Leave it out, or ask the coordinator for [share]."
+        problems = [Problem(name, what, hint) for name in given]
+    elif study.share is not None:
+        least, most = ShareLimits(study.share.least, study.share.most).with_own(own)
+        if least > most:
+            what = f"with the limits of the study no share is at least {least:g} and at most {most:g}."
+            problems = [Problem(", ".join(given), what, "Widen them.")]
+    if problems:
+        raise VitrailError("the site cannot join", problems)
+    return own
 
 
 class SiteShares:
@@ -92,7 +113,8 @@ class SiteShares:
     ) -> None:
         sites = there if self.site in there else listed
         share, total = shares_of(weights, sites)[self.site], sum(weights[n] for n in sites)
-        what = f"{weights[self.site]:.0f} of {total:.0f} training rows" if states_rows(self.agreed) else "each counts the same"
+        what = f"{weights[self.site]:.0f} of {total:.0f} training rows"
+        what = what if states_rows(self.agreed) else "all count the same"
         text = f"its share of the {len(sites)} sites is {100 * share:.1f} % ({what})"
         if not inside:
             least, most = self.limits.with_own(self.own)
