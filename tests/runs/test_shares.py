@@ -87,9 +87,9 @@ def test_the_page_says_it(tmp_path: Path) -> None:
     vt.federate(study({"least": 0.1}), SITES, out=tmp_path / "run")
     run = vt.Run.load(tmp_path / "run")
     page = line_of(render(page_of(run)).split('id="participation"')[1].split("</section>")[0])
-    assert 'outside the limits of the study</td><td class="r">0 of 4' in page
+    assert "0 of 4</td><td>outside the study’s limits" in page
     assert "the share of a site would be below 10.0 %, the site takes no part" in page
-    assert page.count("within the limits of the study") == 3
+    assert page.count("4 of 4</td><td>within the limits") == 3
     events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
     assert [e["sites"] for e in events if e["event"] == "absent"] == [["east"]] * 4
 

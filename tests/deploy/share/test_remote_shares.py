@@ -101,7 +101,7 @@ def test_the_same_as_on_one_machine(tmp_path: Path, sum_: str, weights: str) -> 
     assert "and it accepts 15.0 to 100.0 %" in line
     assert "of the 3 sites" in way.told("va")[0], "the others work out who leaves"
     page = line_of(render(page_of(far)).split('id="participation"')[1].split("</section>")[0])
-    assert "refused: outside the limits that it set" in page
+    assert "0 of 3</td><td>outside the study’s limits" in page
     assert "Each site signed its number of rows" in page
     ((_, event),) = [(e, told) for e, told in way.events if e == "share refused"]
     assert "takes no part, because its share" in event_words("share refused", event)
@@ -120,6 +120,8 @@ def test_limits_of_a_single_site_stay_there(tmp_path: Path, sum_: str) -> None:
     assert refusers(way) == {"cleveland"}
     assert far.info["took_part"]["cleveland"] == 0
     assert far.info["share"]["most"] == 1.0
+    page = line_of(render(page_of(far)).split('id="participation"')[1].split("</section>")[0])
+    assert "0 of 3</td><td>refused by its own limits" in page
     assert not any("0.3" in str(asked.words) for _, asked, _ in way.said), "the coordinator is not told its limits"
     control = Limited(tmp_path / "control", agreed("rows", sum_), {"cleveland": ShareLimits(most=0.5)})
     control.conduct(quorum=3)

@@ -46,9 +46,8 @@ def _limits(share: dict[str, Any]) -> str:
 def _row(run: Run, share: dict[str, Any], site: str) -> dict[str, str]:
     whole, rounds = share["whole"].get(site), run.info.get("took_part", {}).get(site)
     out = whole is not None and not share["least"] <= whole <= share["most"]
-    status = "outside the limits of the study" if out else "within the limits of the study"
-    if site in share.get("refused", []):
-        status = "refused: outside the limits that it set"
+    refused = site in share.get("refused", [])
+    status = "outside the study’s limits" if out else "refused by its own limits" if refused else "within the limits"
     took = "not told" if rounds is None else f"{rounds} of {share['rounds']}"
     return {"site": site, "share": "not told" if whole is None else _percent(whole), "status": status, "rounds": took}
 
