@@ -12,6 +12,7 @@ import torch
 import vitrail as vt
 from tests.support.deploy.forms import line_of
 from tests.support.small import opposed_tables
+from vitrail.cli.output import print_run
 from vitrail.core.errors import VitrailError
 from vitrail.privacy.round_share import RoundShares, ShareLimits, admitted, shares_of
 from vitrail.report.pages.builder import page_of
@@ -83,13 +84,15 @@ def test_the_share_is_of_the_sites_of_the_round() -> None:
     assert run.info["took_part"] == {"north": 2, "south": 2, "west": 3, "east": 3}, "half each in round 2 is within"
 
 
-def test_the_page_says_it(tmp_path: Path) -> None:
+def test_page_and_terminal_say_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     vt.federate(study({"least": 0.1}), SITES, out=tmp_path / "run")
     run = vt.Run.load(tmp_path / "run")
     page = line_of(render(page_of(run)).split('id="participation"')[1].split("</section>")[0])
     assert "0 of 4</td><td>outside the study’s limits" in page
     assert "the share of a site would be below 10.0 %, the site takes no part" in page
     assert page.count("4 of 4</td><td>within the limits") == 3
+    print_run(run)
+    assert "outside the limits of the study: east (5.2 %, in 0 of 4 rounds)." in capsys.readouterr().out
     events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
     assert [e["sites"] for e in events if e["event"] == "absent"] == [["east"]] * 4
 

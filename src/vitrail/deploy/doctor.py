@@ -282,6 +282,7 @@ def _participants(kit: Kit) -> Examination:
         roster = complete(kit.participants, str(kit.folder))
     except VitrailError as error:
         return Examination(False, "; ".join(p.what for p in error.problems), error.problems[0].hint)
+    hidden = f", {len(roster.pseudonyms)} of them under a pseudonym" if roster.pseudonyms else ""
     return Examination(
-        True, f"{len(roster)} participants; the agreement is {agreed_hash(kit.study, kit.seed, roster)}."
+        True, f"{len(roster)} participants{hidden}; the agreement is {agreed_hash(kit.study, kit.seed, roster)}."
     )

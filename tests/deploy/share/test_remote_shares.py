@@ -15,7 +15,7 @@ import vitrail as vt
 from tests.support.deploy.enrolment import all_enrolled
 from tests.support.deploy.federation import drawn, prepare_question
 from tests.support.deploy.forms import line_of
-from tests.support.deploy.masked_runs import CLOSE, FRAMES, NAMES, RUN, Masked
+from tests.support.deploy.masked_runs import CLOSE, FRAMES, NAMES, RUN, KilledError, Masked
 from tests.support.deploy.proofs import enrolled, prove, roster
 from vitrail.cli import app
 from vitrail.core.errors import KeyRefused, MessageRefused, VitrailError
@@ -148,6 +148,29 @@ def test_the_list_is_that_of_the_round(tmp_path: Path) -> None:
     assert [line.split(":")[1].split(" this")[0] for line in way.told("va")] == [
         " From round 1 on", " From round 2 on", " From round 3 on",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("sum_", ["plain", "masked"])
+def test_a_coordinator_that_is_started_again_sends_the_statements_again(tmp_path: Path, sum_: str) -> None:
+    """And a site that was away when they were sent gets them with its next question."""
+    way = Limited(tmp_path, agreed("rows", sum_, least=0.15))
+
+    def killed(name: str, question: Message) -> bool:
+        if question.kind == "round" and question.words["round"] == 1 and name == "va":
+            raise KilledError
+        return False
+
+    way.away = killed
+    with pytest.raises(KilledError):
+        way.conduct(quorum=3)
+    way.away = lambda name, question: (name, question.kind, question.words.get("round")) == ("va", "round", 1)
+    far = way.conduct(quorum=2 if sum_ == "plain" else 3)
+    assert not [told for event, told in way.events if event == "set aside"]
+    assert far.info["took_part"][SMALL] == 0
+    assert far.info["took_part"]["va"] >= 1
+    statements = [set(q.words[SHARE]["rows"]) for n, q, _ in way.said if n == "cleveland" and q.kind == "round"]
+    assert statements[0] == set(NAMES)
+    assert set(NAMES) in statements[1:], "by the second process"
 
 
 @pytest.fixture(scope="module")

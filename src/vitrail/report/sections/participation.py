@@ -29,6 +29,16 @@ def contents(page: Page) -> Contents:
     }
 
 
+def left_out_words(run: Run) -> str:
+    """For a terminal: sites whose share is outside the study's limits if all take part; "" without such."""
+    if not (share := run.info.get("share")):
+        return ""
+    rounds, many = run.info["took_part"], share["rounds"]
+    out = [site for site, part in share["whole"].items() if not share["least"] <= part <= share["most"]]
+    named = [f"{site} ({_percent(share['whole'][site])}, in {rounds[site]} of {many} rounds)" for site in out]
+    return f"Share of a round outside the limits of the study: {', '.join(named)}." if named else ""
+
+
 def _pseudonyms(run: Run) -> list[str]:
     """Between machines; in a simulation scores stay under the sites' own names, and the screening says the rest."""
     known = run.info.get("pseudonyms", []) if run.info["engine"] == DEPLOYED else []
