@@ -81,8 +81,10 @@ features = {age = {kind = "numeric"}}
 DATED = WHOLE + '[split]\nby = "date"\ncolumn = "admitted"\ntest_from = "2020-01-01"\n'
 HORIZON = TIMES.replace("cuts = [30, 90, 365]", "horizon = 365")
 NOISY = WHOLE + "[protect]\nclip = 1.0\nrows = {epsilon = 4.0}\nsites = {epsilon = 8.0}\n"
+STATED = WHOLE + "[energy]\nwatts = 8.0\n"
 BASES = (
     WHOLE,
+    STATED,
     NUMBER,
     TIMES,
     HORIZON,
@@ -152,6 +154,10 @@ EXAMPLES: dict[str, Any] = {
     "training.weight_decay": 0.01,
     "training.rates": {"head": 0.1},
     "method": {"name": "fedprox", "mu": 0.5},
+    "energy.watts": 8.0,
+    "energy.grid": 120.0,
+    "share.least": 0.05,
+    "share.most": 0.5,
     "protect.least": 4,
     "protect.clip": 1.0,
     "protect.rows_least": 50,

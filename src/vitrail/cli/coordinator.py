@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vitrail.cli import completion
-from vitrail.cli.options import SANDBOX
+from vitrail.cli.options import SANDBOX, parse_pseudonyms
 from vitrail.core.errors import Problem, VitrailError
 
 if TYPE_CHECKING:
-    from vitrail.deploy.identity.enrolment import Coordinator
+    from vitrail.deploy.identity.enrolled import Coordinator
     from vitrail.runs.result import Run
 
 StudyOf = Annotated[
@@ -26,18 +26,30 @@ def invite(
     site: Annotated[list[str] | None, typer.Option(help="A site's name; once for each site.")] = None,
     address: Annotated[str, typer.Option(help="HOST:PORT of this machine, as the sites reach it.")] = "",
     seed: Annotated[int | None, typer.Option(help="Instead of the study's first seed.")] = None,
+    pseudonym: Annotated[
+        list[str] | None,
+        typer.Option(help="A site whose name you alone keep: SITE=PSEUDONYM, once for each. The others see PSEUDONYM."),
+    ] = None,
+    unnamed: Annotated[
+        int, typer.Option(help="Number of new open invitations: whoever holds one chooses the name of its site.")
+    ] = 0,
 ) -> None:
     """Coordinator: create the study's authority and an invitation for each site. Run it again to add sites or change
     the address.
     """
     from vitrail.deploy.identity import coordinator_folder, enrolment
+    from vitrail.deploy.identity.pseudonyms import REAL, TICKET
 
-    folder = enrolment.invite(study, site or [], address, seed)
+    folder = enrolment.invite(study, site or [], address, seed, parse_pseudonyms(pseudonym or []), unnamed)
     who = enrolment.load_coordinator(folder)
     print(f"{folder}: {who.study.name!r} at {who.address}, seed {who.seed}. Keep this folder private and backed up.\n")
     for name, entry in who.sites.items():
         state = "removed" if entry["removed"] else "approved" if entry["approved"] else "invited"
         print(f"  {name:30s} {state:9s} {'' if entry['removed'] else coordinator_folder.invitation_of(folder, name)}")
+        if REAL in entry:
+            print(f"  {'':30s} a pseudonym; only this folder says that it is {entry[REAL]}")
+        elif TICKET in entry and not entry["approved"]:
+            print(f"  {'':30s} open: whoever has this file enrols once, under a name of its own choice")
     print(f"\nThe authority's fingerprint: {who.authority_fingerprint}")
     print("Send each site its invitation. The site answers with a request; then: vitrail approve REQUEST.")
     if any(entry["approved"] for entry in who.sites.values()):
@@ -59,7 +71,11 @@ def approve(
     asked = enrolment.read_request(folder, request)
     print(f"{asked.site} asks to take part in {enrolment.load_coordinator(folder).study.name!r}.")
     print(f"  its fingerprint          {asked.fingerprint}")
-    if not yes and not typer.confirm("Call the site. Does it read out the same?", default=False):
+    call = "Call the site. Does it read out the same?"
+    if asked.place:
+        print(f"  its invitation           {asked.place!r}, an open one: it chose this name, and proved that it has it")
+        call = "Nobody can be called. Approve whoever holds that invitation?"
+    if not yes and not typer.confirm(call, default=False):
         print("Not approved.")
         raise typer.Exit(1)
     done = enrolment.approve(folder, request)
@@ -86,7 +102,8 @@ def _say_participants(who: Coordinator, approvals: Path) -> None:
         print(f"{took}; {second}: vitrail serve KIT --second --approval FILE." if second else f"{took}.")
         print(f"Every form names the agreement {agreed_hash(who.study, who.seed, roster)}, with these keys:")
         for name, mark in roster.items():
-            print(f"  {name:30s} {mark}{' (removed)' if who.sites[name]['removed'] else ''}")
+            known = " (pseudonym)" if name in roster.pseudonyms else ""
+            print(f"  {name:30s} {mark}{known}{' (removed)' if who.sites[name]['removed'] else ''}")
 
 
 def remove(

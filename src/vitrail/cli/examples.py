@@ -33,10 +33,13 @@ EXAMPLES = {
         "vitrail card runs/first --site north --data ours.csv",
         "vitrail card north.kit --data ours.csv --out card.html",
     ),
-    "request": ("vitrail request north.invitation", "vitrail request north.invitation --kit north.kit"),
+    "request": (
+        "vitrail request north.invitation --kit north.kit",
+        'vitrail request "unnamed 1.invitation" --as Falcon',
+    ),
     "join": (
         "vitrail join north.kit --data ours.csv --approval north.approval",
-        "vitrail join north.kit --data ours.csv",
+        "vitrail join north.kit --data ours.csv --watts 8 --grid 120 --most-share 0.5",
     ),
     "outbox": ("vitrail outbox north.kit", "vitrail outbox north.kit --show 7"),
     "leave": ("vitrail leave north.kit", "vitrail leave north.kit --yes"),
@@ -61,7 +64,7 @@ EXAMPLES = {
     "verify": ("vitrail verify runs/first", "vitrail verify runs/first --authority north.invitation"),
     "invite": (
         "vitrail invite study.toml --site north --site south --address hub.example.org:8002",
-        "vitrail invite study.toml --site east",
+        'vitrail invite study.toml --site east --pseudonym "St Mary=site-7" --unnamed 1',
     ),
     "approve": ("vitrail approve north.request", "vitrail approve north.request --study study.toml"),
     "remove": ("vitrail remove north", "vitrail remove north --study study.toml --yes"),

@@ -65,6 +65,7 @@ def print_run(result: Run) -> None:
     from vitrail.analysis.trust import read_trust
     from vitrail.metrics.scores import metric_name
     from vitrail.report.pages.builder import page_of
+    from vitrail.report.sections.participation import left_out_words
     from vitrail.report.sections.scores.findings import baseline_sentences
     from vitrail.report.text import marked, why_not
     from vitrail.runs.protection.budget import budget_words, spent_by
@@ -93,6 +94,8 @@ def print_run(result: Run) -> None:
     page = page_of(result)
     why += [*[page.event] * bool(page.event), *(line.striptags() for line in baseline_sentences(page, page.table))]
     print_notes(few, why, study.unit_word, len(same.columns) > 0)
+    if outside := left_out_words(result):
+        print(f"\n{outside}")
     if spent := spent_by(study, result.method):
         print(f"\n{budget_words(spent)}")
     if standing := read_standing(result.facts):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Annotated
 
@@ -19,11 +18,15 @@ def request(
     home: Annotated[
         Path | None, typer.Option(help="Folder for this site's models and outbox (default: NAME.home next to the kit).")
     ] = None,
+    chosen: Annotated[
+        str, typer.Option("--as", help="With an open invitation: the name under which this site takes part.")
+    ] = "",
 ) -> None:
     """Site: create a key, which stays here, and a request to send to the coordinator."""
     from vitrail.deploy.identity import enrolment
+    from vitrail.deploy.identity.participants import NOBODY_KNOWS
 
-    made = enrolment.request(invitation, kit, home)
+    made = enrolment.request(invitation, kit, home, chosen)
     own = enrolment.load_kit(made.kit)
     second, parties = own.study.protect.second, own.study.parties
     others = f"{len(own.sites)} {'parties' if parties else 'sites'}"
@@ -34,6 +37,9 @@ def request(
     print(f"  home                     {own.home} (your models and your outbox)")
     print(f"  your fingerprint         {made.fingerprint}")
     print(f"  authority's fingerprint  {made.authority_fingerprint}\n")
+    if known := own.invitation.get("pseudonym"):
+        who = "Nobody" if known == NOBODY_KNOWS else "Only the coordinator"
+        print(f"{own.site} is a pseudonym. {who} can say whose it is; the consent form says what it does not hide.")
     if own.approved:
         print("This kit was approved before; it now has the new invitation.")
         return
@@ -57,6 +63,22 @@ def join(
     watts: Annotated[
         float | None,
         typer.Option(min=0.1, max=10000, help="Power draw of one busy CPU core in watts; enables the energy estimate."),
+    ] = None,
+    grid: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=2000,
+            help="With --watts: grams of CO2 that your grid emits for a kWh; enables the CO2 estimate.",
+        ),
+    ] = None,
+    least_share: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="With [share] in the study: take no part in a round with a smaller share."),
+    ] = None,
+    most_share: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="With [share] in the study: take no part in a round with a larger share."),
     ] = None,
     ration_training: Annotated[
         int | None,
@@ -105,24 +127,36 @@ def join(
             ),
         ),
     ] = None,
+    named_only: Annotated[
+        bool, typer.Option("--named-only", help="Refuse a study in which others take part under a pseudonym.")
+    ] = False,
     sandbox: Annotated[bool, typer.Option("--sandbox/--no-sandbox", help=SANDBOX)] = True,
 ) -> None:
     """Site: check the file, read what will leave the hospital, agree, and take part until the study is finished."""
     from vitrail.deploy.doctor import need_sandbox, need_transport
     from vitrail.deploy.identity import enrolment
+    from vitrail.deploy.identity.pseudonyms import check_named_only
     from vitrail.deploy.identity.signing import Signer
     from vitrail.deploy.identity.site_identity import SiteIdentity
+    from vitrail.deploy.share.site import own_limits
     from vitrail.deploy.site.model import check_not_left, load_model
     from vitrail.deploy.site.process import SiteProcess, agree
     from vitrail.deploy.site.scores import own_words
     from vitrail.deploy.site.site import Site
+    from vitrail.engine.resource_usage import StatedPower
     from vitrail.report.pages.site import write_look
     from vitrail.report.sections.scores.own_verdict import verdict_words, write_own_verdict
 
+    if grid is not None and watts is None:
+        what = "CO2 is worked out from energy, and no --watts are stated."
+        raise VitrailError("the site cannot join", [Problem("--grid", what, "State --watts too, or leave --grid out.")])
     check_not_left(kit)
     need_transport()
     need_sandbox(sandbox)
     own = enrolment.accept(kit, approval) if approval else enrolment.load_kit(kit)
+    if named_only:
+        check_named_only(own.site, own.participants.roster.pseudonyms)
+    limits = own_limits(own.study, least_share, most_share)
     if own.study.parties:
         from vitrail.deploy.vertical.process import take_part
 
@@ -135,10 +169,9 @@ def join(
         print(f"The study is finished. What this party keeps of it is in {home}.")
         return
     agreement, frame, ledger = agree(own, data, accept, publish, show_verdict, most_epsilon, sandbox)
-    drawn = math.nan if watts is None else watts
-    site = Site(
-        own.site, frame, agreement, own.home, publish, SiteIdentity.of(own), another, drawn, show_verdict, ledger
-    )
+    proof, power = SiteIdentity.of(own), StatedPower(watts, grid)
+    given = publish, proof, another, power, show_verdict, ledger, limits
+    site = Site(own.site, frame, agreement, own.home, *given)
     door = SiteProcess(own, site, lambda text: print(f"  {text}", flush=True), keep, Signer.of_site(own), sandbox)
     print(
         f"{own.site} takes part; coordinator at {own.address}. Stop with Ctrl-C and join again at any time.", flush=True

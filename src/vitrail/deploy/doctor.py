@@ -23,7 +23,7 @@ from vitrail.data.readers.tables import place_columns, read_table
 from vitrail.deploy.coordinator.run_members import ENTERED
 from vitrail.deploy.identity import party_keys
 from vitrail.deploy.identity.certificates import COORDINATOR, fingerprint_key, name_of
-from vitrail.deploy.identity.enrolment import Coordinator, Kit
+from vitrail.deploy.identity.enrolled import Coordinator, Kit
 from vitrail.deploy.identity.participants import complete
 from vitrail.deploy.transport import sandbox
 from vitrail.deploy.vertical.agreement import agreed_hash
@@ -282,6 +282,7 @@ def _participants(kit: Kit) -> Examination:
         roster = complete(kit.participants, str(kit.folder))
     except VitrailError as error:
         return Examination(False, "; ".join(p.what for p in error.problems), error.problems[0].hint)
+    hidden = f", {len(roster.pseudonyms)} of them under a pseudonym" if roster.pseudonyms else ""
     return Examination(
-        True, f"{len(roster)} participants; the agreement is {agreed_hash(kit.study, kit.seed, roster)}."
+        True, f"{len(roster)} participants{hidden}; the agreement is {agreed_hash(kit.study, kit.seed, roster)}."
     )

@@ -137,6 +137,9 @@ class Engine(Rounds):
         invited, self.reports = roster.present, None
         here = invited if self.absent is None else invited & ~self.absent(s, r).to(self.device)
         ex, task, rule = self.stages[s].exchanges[place], self.task_at(s, r), self.rule(s, r)
+        if self.shares is not None and not ex.consent:
+            inside = self.shares.admitted([n for n, is_here in zip(self.names, here.tolist(), strict=True) if is_here])
+            here = here & torch.tensor([n in inside for n in self.names], device=here.device)
         few = self.guards.masks(ex) and int(here.sum()) < self.guards.fewest(len(here))
         if few:  # nothing would be opened
             here = torch.zeros_like(here)

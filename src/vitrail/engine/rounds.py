@@ -20,6 +20,7 @@ from vitrail.core.tensors import Params
 from vitrail.engine.aggregation import Aggregator, BufferedReports, merge
 from vitrail.engine.contract import Contract, Ledger, Spec, guarded, trace
 from vitrail.privacy.guards import AT_REST, Guards
+from vitrail.privacy.round_share import RoundShares
 
 AnyMethod = Method[Any, Any, Any, Any, Any]
 
@@ -120,6 +121,7 @@ class Rounds(ABC):
         self.reports: Any = None  # each site's own report of the last round, where reports are kept
         self.unused: list[list[int]] = []  # stage and round of sums that changed nothing
         self.guard_state: Params = {}  # what guards remember at each site, [site, ...] by exchange and name
+        self.shares: RoundShares | None = None  # where the study looks at each site's share of a round
 
     @abstractmethod
     def start(self) -> Snapshot:

@@ -89,6 +89,9 @@ def check_trainable(wanted: Iterable[tuple[Study, AnyMethod]]) -> None:
 
 def unguarded(study: Study) -> list[Problem]:
     """Why many federations in one stack would not be what the study says: they know no guards."""
+    if study.share is not None:
+        what = "runs that are computed together look at no shares."
+        return [Problem("share", what, "Remove [share], or use vitrail run.")]
     if study.with_changes(protect={"sum": "plain", "least": 3, "scores": "rounded"}).protect == type(study.protect)():
         return []  # masks change no number; who could read which is no matter where all is on one machine
     return [

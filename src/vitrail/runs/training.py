@@ -64,6 +64,7 @@ from vitrail.runs.setup import (
     training_of,
     training_rows,
 )
+from vitrail.runs.shares import describe_shares, round_shares
 from vitrail.runs.store import write_pseudonyms, write_run
 from vitrail.storage.atomic_files import write_atomically
 from vitrail.study.model import Study
@@ -139,6 +140,7 @@ def federate(
     given = task, chosen, rows, training_of(study), seed
     how: dict[str, Any] = {"looped": looped, "absent": absent, "held": held, "secrets": secrets}
     runner = Engine(*given, **how, keep_reports=keep_updates, guards=guards_of(study), contracts=plan.contracts)
+    runner.shares = round_shares(study, chosen, {site.name: len(site.train_y) for site in data})
     judge = Evaluator(runner, study, data, screen)
     again = None
     if all_rows is not None:
@@ -288,10 +290,11 @@ def train(
     info |= {"unused": runner.unused} if runner.unused else {}
     info = {**info, "finished": True, "seconds": round(time.monotonic() - began, 3)}
     info |= {CLASS_SHARES: sites.class_shares} if sites.class_shares else {}
+    info |= {"share": describe_shares(runner.shares, total)} if runner.shares else {}
     info["took_part"] = dict(zip(runner.names, took_part, strict=True))
     if study.protect.rows or study.protect.sites:
         info["spent"] = {k: round(spent_after(study, method, n), 6) for k, n in info["took_part"].items()}
-    info["footprint"] = footprint(used).plain()
+    info["footprint"] = footprint(used, study.energy.watts, study.energy.grid).plain()
     info["footprints"] = {name: of_site.plain() for name, of_site in sites.footprints().items()}
     history += sites.rows(last, ()) + sites.baseline()
     run = Run(

@@ -23,6 +23,7 @@ from vitrail.storage.toml import key_lines, toml_key, toml_value
 from vitrail.study.defaults import changed_words, fill_in, fill_in_times
 from vitrail.study.errors import explain
 from vitrail.study.limits import MOST_TOLD, count_problems, read_study, size_problems
+from vitrail.study.sections import Energy, Share
 from vitrail.study.validation import CLASS_METRICS, METRICS, NUMBER_METRICS, TIME_METRICS, inconsistencies
 
 if TYPE_CHECKING:
@@ -162,6 +163,8 @@ class Study(HtmlRepr, TableSchema):
     match: Matching | None = None  # only in a vertical study
     protect: Protect = Protect()
     verdict: Verdict | None = None  # left out: no verdicts between machines; in simulation use `vitrail compare`
+    energy: Energy = Energy()
+    share: Share | None = None  # left out: nobody looks at shares
 
     def __repr__(self) -> str:
         what = "pictures" if self.images else f"{len(self.features)} features"
@@ -263,7 +266,7 @@ class Study(HtmlRepr, TableSchema):
         sections += () if self.images or self.parties else ("screen",)
         more = [*["match"] * bool(self.match), *["protect"] * (self.protect != Protect())]
         more += ["bedside"] * (self.bedside != Bedside())
-        more += ["verdict"] * bool(self.verdict)
+        more += ["verdict"] * bool(self.verdict) + ["energy"] * (self.energy != Energy()) + ["share"] * bool(self.share)
         for section in (*sections, *more):
             out += ["", f"[{section}]"]
             fields = getattr(type(getattr(self, section)), "model_fields", {})  # a method has none

@@ -51,6 +51,11 @@ def inconsistencies(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterab
     yield from _method_problems(raw, place)
     yield from _verdict_problems(raw, place)
     yield from _refit_problems(raw, place)
+    yield from _share_problems(raw, place)
+    energy = raw.get("energy", {})
+    if isinstance(energy, Mapping) and energy.get("grid") is not None and energy.get("watts") is None:
+        what = "CO2 is worked out from energy, and no `watts` are stated."
+        yield Problem(place("energy", "grid"), what, "State the watts of one busy core too, or remove it.")
     network = raw.get("network", {})
     if isinstance(network, Mapping):
         yield from _network_problems(network, images, place)
@@ -140,6 +145,26 @@ def _verdict_problems(raw: Mapping[str, Any], place: Callable[..., str]) -> Iter
             f"with {kind.catalogue.title} no site trains with others, so there is nothing to judge.",
             "Remove it, or change the method.",
         )
+
+
+def _share_problems(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterable[Problem]:
+    share, protect, training = raw.get("share"), raw.get("protect", {}), raw.get("training", {})
+    if not isinstance(share, Mapping):
+        return
+    least, most = share.get("least", 0.0), share.get("most", 1.0)
+    if all(isinstance(v, int | float) for v in (least, most)) and least > most:
+        what = f"no share is at least {least} and at most {most}."
+        yield Problem(place("share", "least"), what, "Write a smaller `least`, or a larger `most`.")
+    if raw.get("parties"):
+        yield Problem(place("share"), "parties hold columns of the same people, and no shares of rows.", "Remove it.")
+    if isinstance(protect, Mapping) and protect.get("sum") in ("groups", "two servers"):
+        what = f"shares are looked at with a sum that is plain or masked, but it is {protect['sum']!r}."
+        yield Problem(place("share"), what, "Remove one of the two.")
+    later = ["verdict"] * (raw.get("verdict") is not None)
+    later += ["training.refit"] * (isinstance(training, Mapping) and training.get("refit") is True)
+    for key in later:
+        what = f"the trainings after the run, which {key} asks for, look at no shares."
+        yield Problem(place("share"), what, "Remove one of the two.")
 
 
 def _refit_problems(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterable[Problem]:

@@ -135,7 +135,7 @@ def test_what_cannot_be_true_is_that_sites_error(
         asked = Message("settle", {**where, "score": ["test"], "run": RUN})
         scores = torch.full((len(agreed.scored(["test"])),), 0.5, dtype=torch.float64)
         shape, dtype = agreed.answer("settle", asked.words).tensors[DIGESTS]
-        tensors = {"scores": scores, FOOTPRINT: torch.ones(3, dtype=torch.float64)}
+        tensors = {"scores": scores, FOOTPRINT: torch.ones(4, dtype=torch.float64)}
         tensors[DIGESTS] = torch.zeros(shape, dtype=dtype)
         said = Message("settle", {**where, "signed": "00", "certificate": "a certificate"}, tensors)
     assert call._wrong("va", asked, said) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 import vitrail as vt
 from tests.support.command import vitrail
 from tests.support.small import opposed_tables
+from vitrail.core.errors import VitrailError
 from vitrail.core.text import size
 from vitrail.data.datasets.catalogue import packaged
 from vitrail.engine.resource_usage import Footprint, cpu_seconds, footprint, read_footprint
@@ -63,6 +65,52 @@ def test_between_machines_each_site_says_its_own(run: Run, monkeypatch: pytest.M
     assert "south did not say" in render(page_of(run))
 
 
+def test_carbon_is_told_from_two_stated_numbers(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of whoever stated both, with both beside it; and of nobody else."""
+    told = {"north": Footprint(7200.0, 5e8, 12.0, 250.0).plain(), "south": Footprint(7200.0, 5e8, 12.0).plain()}
+    monkeypatch.setattr(run, "info", {**run.info, "engine": "deployed", "footprints": told})
+    rows = {r[0]: r for r in cells(run)}
+    assert rows["north"][5:] == ["24.00 Wh at 12.0 W", "6.00 g at 250 g/kWh"]
+    assert rows["south"][5:] == ["24.00 Wh at 12.0 W", "not told"]
+    assert rows["the coordinator"][5:] == ["not told", "not told"]
+    assert "It counts processors only" in render(page_of(run))
+
+
+def test_a_simulated_run_tells_carbon_where_its_study_states_both() -> None:
+    tables: dict[str, pd.DataFrame] = opposed_tables({"north": 30, "south": 30})
+    study = vt.Study.infer(tables, target="sick").with_changes(training={"rounds": 1}, screen={"ask": False})
+    for energy, last in (({}, None), ({"watts": 8.0}, "Wh at 8.0 W"), ({"watts": 8.0, "grid": 120}, "at 120 g/kWh")):
+        stated = vt.Study.parse(tomllib.loads(study.with_changes(energy=energy).to_toml()))
+        run = vt.federate(stated, tables, method="fedavg")
+        (row,) = [r for r in cells(run) if r[0].startswith("all sites")]
+        assert len(row) == 5 + len(energy)
+        assert last is None or row[-1].endswith(last)
+        assert ("CO2 is this energy times" in render(page_of(run))) == ("grid" in energy)
+    used = Footprint(**run.info["footprint"])
+    assert used.carbon == used.cpu * 8 / 3600 * 120 / 1000 > 0
+
+
+def test_stated_power_has_bounds(tmp_path: Path) -> None:
+    tables: dict[str, pd.DataFrame] = opposed_tables({"north": 30, "south": 30})
+    study = vt.Study.infer(tables, target="sick")
+    for energy, why in (
+        ({"grid": 120}, "no `watts` are stated"),
+        ({"watts": 0}, "watts"),
+        ({"watts": 8, "grid": -1}, "grid"),
+        ({"watts": 8, "grid": 2001}, "grid"),
+        ({"watts": 8, "grid": math.nan}, "grid"),
+    ):
+        with pytest.raises(VitrailError, match=why):
+            study.with_changes(energy=energy)
+    (tmp_path / "x.csv").write_text("a\n")
+    done = vitrail("join", tmp_path, "--data", tmp_path / "x.csv", "--grid", "120")
+    assert done.returncode == 2
+    assert "no --watts are stated" in done.stdout + done.stderr
+    done = vitrail("join", tmp_path, "--data", tmp_path / "x.csv", "--watts", "8", "--grid", "2001")
+    assert done.returncode == 2
+    assert "2000" in done.stdout + done.stderr
+
+
 def test_a_process_knows_what_it_used() -> None:
     since = cpu_seconds()
     total = sum(i * i for i in range(200_000))
@@ -75,10 +123,15 @@ def test_a_process_knows_what_it_used() -> None:
 
 
 @pytest.mark.parametrize(
-    "said", [(-1, 1e8, 1), (1e10, 1e8, 1), (math.nan, 1e8, 1), (1, 0, 1), (1, 1e300, 1), (1, 1e8, -3)]
-)
-def test_what_cannot_be_true_is_not_taken(said: tuple[float, float, float]) -> None:
+    "said",
+    [
+        (-1, 1e8, 1), (1e10, 1e8, 1), (math.nan, 1e8, 1), (1, 0, 1), (1, 1e300, 1), (1, 1e8, -3),
+        (1, 1e8, 8, -1), (1, 1e8, 8, 2001), (1, 1e8, 8, math.inf),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_true_is_not_taken(said: tuple[float, ...]) -> None:
     assert read_footprint(said) is None
+    assert read_footprint((1, 1e8, 8, 2000)) is not None
     assert read_footprint((1, 1e8, math.nan)) is not None
 
 

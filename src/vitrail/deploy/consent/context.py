@@ -25,10 +25,11 @@ from vitrail.deploy.consent.disclosures import (
     volume,
     with_later,
 )
-from vitrail.deploy.consent.participants import accomplices, group_of
+from vitrail.deploy.consent.participants import PseudonymTerms, accomplices, group_of, pseudonym_terms
 from vitrail.deploy.protocol.agreement import ANEW, Agreement
 from vitrail.deploy.protocol.model_digests import points
 from vitrail.deploy.secure_sum.presence import REPEATS, most_changes
+from vitrail.deploy.share.shared import states_rows
 from vitrail.deploy.site.unscaled_columns import unscaled
 from vitrail.deploy.two_server import shared as two_server
 from vitrail.engine.contract import MASKED, sentences
@@ -125,6 +126,14 @@ class ScoreTerms(NamedTuple):
     over_time: bool
 
 
+class ShareTerms(NamedTuple):
+    """The share of this site in a round."""
+
+    least: str  # per cent; "" without
+    most: str
+    rows: bool  # whether sites sign their number of rows
+
+
 class FoldTerms(NamedTuple):
     trainings: int
     numbers: int  # on which a verdict rests
@@ -140,6 +149,7 @@ class SiteForm:
     participants: tuple[ParticipantRow, ...]
     summary_names: tuple[str, ...]
     more_names: int
+    pseudonyms: PseudonymTerms | None
     study: StudyTerms
     row: str
     rows: str
@@ -177,6 +187,7 @@ class SiteForm:
     kept: tuple[str, ...]  # what a site keeps, in the words of method and network
     unread_reports: bool
     older_tests: bool
+    share: ShareTerms | None
     evidence: AttackEvidence
 
     @classmethod
@@ -194,6 +205,7 @@ class SiteForm:
         add_up = len(group) or agreement.sites
         kinds = {d.kind for d in disclosed}
         published = any(x.stage in COLUMNS for x in out)
+        helpers = accomplices(add_up, protect.least) if agreement.masks else 0
         evidence = evidence_for(protect, study.network.dropout > 0, agreement.masks)
         return cls(
             site=site,
@@ -202,6 +214,7 @@ class SiteForm:
             participants=_participants(agreement, names),
             summary_names=(f"{site} (you)", *names[1:NAMED]),
             more_names=max(0, len(names) - NAMED),
+            pseudonyms=pseudonym_terms(agreement, site, helpers),
             study=_study(agreement),
             row=study.row_word,
             rows=f"{study.row_word}s",
@@ -231,13 +244,14 @@ class SiteForm:
             noise=_noise(agreement),
             scores=_scores(agreement, "scores" in kinds or "training-scores" in kinds),
             folds=FoldTerms(fold_count(study), len(NUMBERS) + VERDICT_COUNTS),
-            accomplices=accomplices(add_up, protect.least) if agreement.masks else 0,
+            accomplices=helpers,
             others=add_up - 1,
             fewest=FEWEST,
             fewest_alike=FEWEST_ALIKE,
             own_scale=study.standardise == "local" and not study.images and not published,  # quantiles tell as much
             kept=_kept(agreement, {x.name for x in out}, publishes),
             unread_reports=unscaled(study) and agreement.masks,
+            share=_share(agreement),
             older_tests=bool(evidence.older) and bool(kinds & {"report", "scores", "training-scores", "folds"}),
             evidence=evidence,
         )
@@ -265,7 +279,8 @@ def _participants(agreement: Agreement, names: Sequence[str]) -> tuple[Participa
     second = agreement.study.protect.second
     roles = {names[0]: "this site"} | ({second: "second server"} if second else {})
     listed = dict.fromkeys([*sorted(agreement.roster or names), *([second] if second else [])])
-    return tuple(ParticipantRow(n, roles.get(n, "site"), agreement.roster.get(n, "")) for n in listed)
+    roles = {n: roles.get(n, "site") + ", a pseudonym" * (n in agreement.roster.pseudonyms) for n in listed}
+    return tuple(ParticipantRow(n, roles[n], agreement.roster.get(n, "")) for n in listed)
 
 
 def _study(agreement: Agreement) -> StudyTerms:
@@ -319,6 +334,13 @@ def _scores(agreement: Agreement, leave: bool) -> ScoreTerms:
     epsilon = f"{protect.rows.epsilon:g}" if protect.rows else ""
     rounding = TEN, f"{100 * COARSEST:g}", f"{LARGEST_LOSS:.1f}", round(TEN / COARSEST)
     return ScoreTerms(leave, protect.scores == "exact", epsilon, *rounding, bool(points(agreement)), *told)
+
+
+def _share(agreement: Agreement) -> ShareTerms | None:
+    if (share := agreement.study.share) is None:
+        return None
+    least, most = f"{100 * share.least:g}" if share.least else "", f"{100 * share.most:g}" if share.most < 1 else ""
+    return ShareTerms(least, most, states_rows(agreement))
 
 
 def _kept(agreement: Agreement, leaving: set[str], publishes: bool) -> tuple[str, ...]:

@@ -3,11 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
+from vitrail.deploy.identity.participants import COORDINATOR_KNOWS
 from vitrail.deploy.protocol.agreement import Agreement
 from vitrail.deploy.secure_sum.shared import grouped
 from vitrail.privacy.secure_sum.dropout_tolerant import groups, needed
 from vitrail.privacy.secure_sum.fixed_point import fewest_of
+
+
+class PseudonymTerms(NamedTuple):
+    """Participants under a pseudonym, this site apart."""
+
+    resolved: tuple[str, ...]  # that the coordinator can name
+    unresolved: tuple[str, ...]  # that nobody can name
+    of: int  # participants in all
+    own: str  # who can say whose this site's name is; "" where it is its own name
+    named: int  # sites with a name of their own that a coordinator would still need, if all others were its inventions
+
+    @property
+    def others(self) -> int:
+        return len(self.resolved) + len(self.unresolved)
+
+
+def pseudonym_terms(agreement: Agreement, site: str, accomplices: int) -> PseudonymTerms | None:
+    """`accomplices`: how many sites must help the coordinator to read a report of this one; 0 where none must."""
+    known = agreement.roster.pseudonyms
+    if not known:
+        return None
+    resolved = tuple(n for n, by in known.items() if n != site and by == COORDINATOR_KNOWS)
+    unresolved = tuple(n for n in known if n != site and n not in resolved)
+    named = max(0, accomplices - len(resolved) - len(unresolved))
+    return PseudonymTerms(resolved, unresolved, len(agreement.roster), known.get(site, ""), named)
 
 
 def accomplices(sites: int, least: int) -> int:

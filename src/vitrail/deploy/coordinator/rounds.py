@@ -25,6 +25,8 @@ from vitrail.deploy.protocol.score_plan import END, SUMMED, mean_scores, planned
 from vitrail.deploy.screening.coordinator import RemoteScreening
 from vitrail.deploy.secure_sum.coordinator import SumCoordinator
 from vitrail.deploy.secure_sum.shared import SumName, Where, round_transcript, to_tensors
+from vitrail.deploy.share.coordinator import ShareWords
+from vitrail.deploy.share.shared import SHARE, WHY
 from vitrail.deploy.two_server.coordinator import TwoServerCoordinator
 from vitrail.deploy.two_server.shared import READ
 from vitrail.engine.aggregation import Collected, merge
@@ -40,6 +42,7 @@ from vitrail.runs.evaluation import baseline_rows, size_row, sizes_table
 from vitrail.runs.plan import Plan
 from vitrail.runs.protection.budget import guards_of
 from vitrail.runs.setup import training_of
+from vitrail.runs.shares import round_shares
 
 MOST_OMITTED = 3  # reports of a site that were left out of a total: then it is no longer asked
 MOST_OPEN = 2  # of so few sites nobody can say whose report is wrong
@@ -65,6 +68,12 @@ class RemoteRounds(Rounds):
         self.settled: dict[str, int] = {}  # how many stages' outcome a site has been told
         self.arrived_scores: list[tuple[Any, ...]] = []  # that came with answers, as rows of HISTORY
         self.used: dict[str, Footprint] = {}  # by sites that heard how the last stage ended
+        self.share_words = ShareWords(agreement, book.sites)
+        self.shares = round_shares(agreement.study, agreement.method, self._rows())
+
+    def _rows(self) -> dict[str, int]:
+        """That each site trains on."""
+        return {n: int(self.book.sites[n]["rows"][0]) for n in self.book.names()}
 
     def start(self) -> Snapshot:
         return Snapshot(0, 0, self.method.coord(self.task, len(self.names)), Nothing(), {}, self.everyone)
@@ -75,6 +84,8 @@ class RemoteRounds(Rounds):
     def turn(self, s: int, r: int, coord: Any, state: Any) -> tuple[Any, Facts, Tensor]:
         self.outlook.check()
         self.book.admit()
+        if self.shares:
+            self.shares.weights |= {n: float(v) if self.shares.by_rows else 1.0 for n, v in self._rows().items()}
         self.info["sites"] = self.book.names()
         self.info["fingerprints"] = {n: self.book.sites[n]["fingerprint"] for n in self.book.names()}
         return super().turn(s, r, coord, state)
@@ -291,9 +302,22 @@ class RemoteRounds(Rounds):
             i = self.names.index(name)
             own = {k: v[i] for k, v in flat.items()}
             words = {"stage": s, "round": r, "place": place, "score": splits, **(more or {}).get(name, {})}
+            if self.shares and kind == "round" and name in names:
+                listed = words["sum"]["roster"] if "sum" in words else names
+                words[SHARE] = self.share_words.of(name, listed)
             return Message(kind, words, own) if name in names else None
 
+        if self.shares and kind == "round" and not more:  # the list of a round is of those who are there
+            here, need = self.call.way.present(), self.call.quorum if quorum is None else quorum
+            present = [n for n in names if n in here]
+            names = present if len(present) >= min(need, len(names)) else names
         answers = self.call.all(make, quorum)
+        for name in answers:
+            self.share_words.answered(name)
+        for name in sorted(n for n, m in answers.items() if m.kind == "refused" and m.words.get(WHY) == SHARE):
+            if self.shares and name not in self.shares.refused:
+                self.shares.refused.add(name)
+                self.call.way.log("share refused", site=name, round=r + 1)
         metrics = self.agreed.scored(splits)
         for name, answer in sorted(answers.items()):
             if (scores := answer.tensors.get("scores")) is not None:

@@ -10,12 +10,14 @@ from typing import Any
 import torch
 
 from vitrail.data.encoding import Matrix, Moments, finish_moments
-from vitrail.deploy.coordinator.requests import SiteRequests
+from vitrail.deploy.coordinator.requests import MOST_FAILED, SiteRequests
 from vitrail.deploy.protocol.agreement import FORMAT
 from vitrail.deploy.protocol.message import Message
 from vitrail.deploy.scale.coordinator import masked_moments
 from vitrail.deploy.scale.shared import has_masked_scale
 from vitrail.deploy.secure_sum.coordinator import SumCoordinator
+from vitrail.deploy.share.coordinator import has_stated
+from vitrail.deploy.share.shared import states_rows
 from vitrail.runs.evaluation import class_shares, target_words
 from vitrail.storage.journal import DecisionRecord
 
@@ -87,6 +89,11 @@ class RunMembers:
         answers = ask(lambda n: question if n in names else None)
         for name in sorted(answers):
             tensors, words = answers[name].tensors, answers[name].words
+            rows = int(tensors["rows"][0])
+            if states_rows(self.call.agreed) and not has_stated(self.call.agreed, self.call.run, name, rows, words):
+                self.call.failed[name] = MOST_FAILED
+                self.call.way.log("set aside", site=name, why="it did not sign its number of rows")
+                continue
             share = tensors["target"].numpy()
             numbers = {k: tensors[k].tolist() for k in ("rows", "chance")} | class_shares(study, {"shares": share})
             entries[name] = {**numbers, "target": target_words(study, share), "first": first, **words}

@@ -50,7 +50,8 @@ def conduct(
     prints = {n: book.sites[n]["fingerprint"] for n in book.first}
     info = describe_run(agreed.study, agreed.seed, "deployed", "cpu", prints)
     rounds = RemoteRounds(call, agreed, book, info, folder.path)
-    info |= {"dropout_rate": 0.0, "away": {}, "refuse": [], "pseudonyms": []}  # in simulation these are planned
+    # in simulation these are planned
+    info |= {"dropout_rate": 0.0, "away": {}, "refuse": [], "pseudonyms": [*agreed.roster.pseudonyms]}
     if is_finished(folder.path):
         run = Run.load(folder.path)
     else:

@@ -61,6 +61,7 @@ class PendingRequest:
     fingerprint: str
     key: rsa.RSAPublicKey
     card: dict[str, str] | None = None  # of a party
+    place: str = ""  # the open invitation that it answers, where it has a name of its own choice
 
 
 def identity_of(name: str) -> str:

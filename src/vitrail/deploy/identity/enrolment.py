@@ -7,8 +7,8 @@ may go by mail: people at both ends compare the fingerprints by phone.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from vitrail import methods
 from vitrail.core.errors import Problem, VitrailError, nearest
 from vitrail.deploy.identity import party_keys
+from vitrail.deploy.identity import pseudonyms as pseudonym
 from vitrail.deploy.identity.certificates import (
     BITS,
     COORDINATOR,
@@ -30,7 +31,6 @@ from vitrail.deploy.identity.certificates import (
     own_key,
     read_authority,
     read_certificate,
-    read_key,
     requested_key,
     x509_name,
 )
@@ -53,12 +53,14 @@ from vitrail.deploy.identity.documents import (
     study_of,
     to_text,
 )
+from vitrail.deploy.identity.enrolled import CURRENT as CURRENT
+from vitrail.deploy.identity.enrolled import Coordinator as Coordinator
+from vitrail.deploy.identity.enrolled import Kit as Kit
 from vitrail.deploy.identity.invitation import SIGNATURE, check_signature, sign_invitation
 from vitrail.deploy.identity.participants import (
     FILE,
-    Participants,
+    ParticipantList,
     load_participants,
-    participants_of,
     read_participants,
 )
 from vitrail.deploy.vertical.agreement import agreed_hash
@@ -68,93 +70,38 @@ from vitrail.study.model import Study
 
 LEAD = "lead@coordinator"  # who submits FLARE's jobs
 LEFT = "left.txt"  # in a kit whose site left, and whose key is gone: when
-CURRENT = "current.json"  # in the coordinator's folder: which run is under way
-
-
-@dataclass(frozen=True)
-class Coordinator:
-    """What the coordinator's folder holds."""
-
-    folder: Path
-    study: Study
-    seed: int
-    address: str
-    sites: dict[str, dict[str, Any]]  # name -> identity, fingerprint, approved, removed
-    roster: dict[str, str] = field(default_factory=dict)  # the list of participants that was complete last
-
-    @property
-    def participants(self) -> Participants:
-        begun = (self.folder / CURRENT).exists()
-        return participants_of(self.sites, self.roster, begun, self.study.protect.second)
-
-    @property
-    def host(self) -> str:
-        return self.address.rpartition(":")[0]
-
-    @property
-    def port(self) -> int:
-        return int(self.address.rpartition(":")[2])
-
-    @property
-    def authority(self) -> x509.Certificate:
-        return read_certificate(
-            (self.folder / "authority" / "cert.pem").read_text(), self.folder / "authority" / "cert.pem"
-        )
-
-    @property
-    def authority_fingerprint(self) -> str:
-        return fingerprint_key(self.authority.public_key())
-
-
-@dataclass(frozen=True)
-class Kit:
-    """What a site's kit holds."""
-
-    folder: Path
-    site: str
-    identity: str
-    study: Study
-    seed: int
-    sites: list[str]
-    address: str
-    home: Path
-    approved: bool
-    invitation: dict[str, Any]
-    participants: Participants
-
-    @property
-    def authority(self) -> x509.Certificate:
-        return read_certificate(self.invitation["authority"], self.folder / "invitation.json")
-
-    @property
-    def authority_fingerprint(self) -> str:
-        return fingerprint_key(self.authority.public_key())
-
-    @property
-    def fingerprint(self) -> str:
-        return fingerprint_key(read_key(self.folder / "key.pem").public_key())
 
 
 # the coordinator
 
 
-def invite(study_file: Path, sites: Sequence[str], address: str, seed: int | None = None) -> Path:
-    """Make the study's authority and an invitation per site. Again: adds sites, changes the address ("" keeps it)."""
+def invite(
+    study_file: Path,
+    sites: Sequence[str],
+    address: str,
+    seed: int | None = None,
+    pseudonyms: Mapping[str, str] | None = None,
+    unnamed: int = 0,
+) -> Path:
+    """Make the study's authority and an invitation per site. Again: adds sites, changes the address ("" keeps it).
+    `pseudonyms`: real name -> the name under which that site is invited; `unnamed`: so many open invitations."""
     study = Study.load(study_file)
     folder = folder_of(study_file)
     old = load_coordinator(folder) if (folder / "coordinator.json").exists() else None
     enrolled = dict(old.sites) if old else {}
-    sites = sites or ([] if enrolled else list(study.parties))
+    sites, given = sites or ([] if enrolled else list(study.parties)), dict(pseudonyms or {})
+    unsaid = list(pseudonym.invitation_problems(study, sites, given, unnamed, enrolled, address))
+    sites = [*sites, *given.values()]
     if (second := study.protect.second) and second not in {*enrolled, *(given.strip() for given in sites)}:
         sites = [*sites, second]  # it is enrolled like a site
-    problems = list(name_problems(sites, enrolled))
+    problems = [*name_problems(sites, enrolled), *unsaid]
     if old and old.study.name != study.name:
         what = f"this folder belongs to the study {old.study.name!r}, but the study file describes {study.name!r}."
         problems.append(Problem(str(folder), what, "Rename the study file, or give the study its former name."))
     if study.parties and {*enrolled, *(given.strip() for given in sites)} != study.parties.keys():
         what = f"expected exactly the study's parties, {', '.join(study.parties)}."
         problems.append(Problem("--site", what, "Omit --site, or name each party."))
-    if not sites and not enrolled:
+    if not sites and not enrolled and not unnamed:
         problems.append(Problem("--site", "no site is named.", "Name each with --site NAME."))
     if seed is not None and not 0 <= seed < 2**63:
         problems.append(Problem("--seed", f"expected a number from 0 to 2^63 - 1, got {seed}.", "Correct it."))
@@ -164,9 +111,12 @@ def invite(study_file: Path, sites: Sequence[str], address: str, seed: int | Non
         problems += address_problems(address)
     if problems:
         raise VitrailError("no invitation was written", problems)
-    for name in (given.strip() for given in sites):
-        blank = {"identity": identity_of(name), "fingerprint": None, "approved": False, "removed": False}
-        enrolled.setdefault(name, blank)
+    for name in (named.strip() for named in sites):
+        enrolled.setdefault(name, pseudonym.blank(name))
+    enrolled |= {
+        name: pseudonym.hidden(real, name) for real, name in given.items() if not enrolled[name]["fingerprint"]
+    }
+    enrolled |= pseudonym.open_invitations(enrolled, unnamed)
     seed = seed if seed is not None else old.seed if old else study.seeds[0]
     agreed = agreed_hash(study, seed, len(enrolled))  # before anything is written: it may refuse
 
@@ -185,7 +135,7 @@ def invite(study_file: Path, sites: Sequence[str], address: str, seed: int | Non
         signed = signer.sign(key.public_key(), subject, COORDINATOR, names, role=role, serves=who == "coordinator")
         write_atomically(folder / "keys" / f"{who}.crt", signed, private=True)
     write_atomically(folder / "study.toml", study.to_toml(), private=True)
-    _write_approvals(Coordinator(folder, study, seed, address, enrolled, old.roster if old else {}))
+    _write_approvals(Coordinator(folder, study, seed, address, enrolled, old.roster if old else ParticipantList({})))
     origin = methods.origin(study.method["name"])
     brought = {METHOD: " ".join(origin)} if origin else {}
     for name, site in enrolled.items():
@@ -194,7 +144,7 @@ def invite(study_file: Path, sites: Sequence[str], address: str, seed: int | Non
         invitation = {
             "format": PAPER_FORMAT, "study": study.to_toml(), "seed": seed, "sites": list(enrolled), "site": name,
             "identity": site["identity"], "address": address, "authority": signer.pem, "agreement": agreed,
-            "versions": versions() | brought,
+            "versions": versions() | brought, **pseudonym.on_invitation(site),
         }  # fmt: skip
         write_atomically(invitation_of(folder, name), to_text(sign_invitation(invitation, signer)), private=True)
     return folder
@@ -203,8 +153,10 @@ def invite(study_file: Path, sites: Sequence[str], address: str, seed: int | Non
 def read_request(folder: Path, request: Path) -> PendingRequest:
     """Read a request and check everything that a machine can check."""
     who, paper = load_coordinator(folder), read_paper(request, REQUEST, "a request", "Ask the site to send it again.")
-    site, book = paper["site"], who.sites.get(paper["site"])
     where, title = str(request), "the request was not approved"
+    if place := pseudonym.place_of(who.sites, paper, who.authority_fingerprint, where):
+        who = replace(who, sites=pseudonym.renamed(who.sites, place, paper["site"]))
+    site, book = paper["site"], who.sites.get(paper["site"])
     if paper["authority"] != who.authority_fingerprint or paper["study"] != who.study.name:
         what = (
             f"it answers an invitation to another study ({paper['study']!r}), which was not made in this "
@@ -232,12 +184,15 @@ def read_request(folder: Path, request: Path) -> PendingRequest:
     card = None
     if who.study.parties:
         card = party_keys.check_card(paper.get("card"), site, who.authority_fingerprint, key, where)
-    return PendingRequest(site, book["identity"], mark, key, card)
+    return PendingRequest(site, book["identity"], mark, key, card, place)
 
 
 def approve(folder: Path, request: Path) -> Approval:
     """Sign a site's request. Only its key is taken from it: the names are ours."""
     asked, who = read_request(folder, request), load_coordinator(folder)
+    if asked.place:
+        who = replace(who, sites=pseudonym.renamed(who.sites, asked.place, asked.site))
+        invitation_of(folder, asked.place).unlink(missing_ok=True)  # the name is chosen
     signed = StudyAuthority(folder).sign(asked.key, asked.identity, "site", [asked.identity])
     entry = {**who.sites[asked.site], "fingerprint": asked.fingerprint, "approved": True, "certificate": signed}
     if asked.card:
@@ -250,11 +205,11 @@ def _write_approvals(who: Coordinator) -> None:
     """The book, and everybody's approval with the participants, or the parties' cards, as they are known now."""
     sites, participants, pem = who.sites, who.participants, StudyAuthority(who.folder).pem
     # a run goes on with the list that was complete last
-    roster = who.roster if participants.missing else participants.roster
+    roster: Mapping[str, str] = who.roster if participants.missing else participants.roster
     content = {"study": who.study.name, "address": who.address, "seed": who.seed, "sites": sites, "roster": roster}
     write_atomically(who.folder / "coordinator.json", to_text({"format": PAPER_FORMAT, **content}), private=True)
     given = {name: site["card"] for name, site in sites.items() if "card" in site and not site["removed"]}
-    more = {"cards": given} if who.study.parties else participants._asdict()
+    more = {"cards": given} if who.study.parties else participants.plain()
     for name, site in sites.items():
         if "certificate" in site and not site["removed"]:
             own = {"format": PAPER_FORMAT, "site": name, "certificate": site["certificate"], "authority": pem}
@@ -275,20 +230,25 @@ def remove(folder: Path, site: str) -> None:
 def load_coordinator(folder: Path) -> Coordinator:
     folder = Path(folder)
     book = read_paper(folder / "coordinator.json", BOOK, "a coordinator's folder", "Make it with `vitrail invite`.")
-    given = book["seed"], book["address"], book["sites"], book.get("roster", {})
+    known = {name: str(site[pseudonym.KNOWN_TO]) for name, site in book["sites"].items() if pseudonym.KNOWN_TO in site}
+    given = book["seed"], book["address"], book["sites"], ParticipantList(book.get("roster", {}), known)
     return Coordinator(folder, Study.load(folder / "study.toml", kept=True), *given)
 
 
 # the site
 
 
-def request(invitation: Path, kit: Path | None = None, home: Path | None = None) -> EnrolmentRequest:
-    """Make this site's key and a request for its certificate. Again, with a newer invitation: the key stays."""
+def request(invitation: Path, kit: Path | None = None, home: Path | None = None, chosen: str = "") -> EnrolmentRequest:
+    """Make this site's key and a request for its certificate. Again, with a newer invitation: the key stays.
+    `chosen`: with an open invitation, the name under which this site takes part."""
     invitation = Path(invitation)
     paper = read_paper(invitation, INVITATION, "an invitation", "Ask the coordinator to send it again.")
     authority = check_signature(paper, invitation)
     check_agreement(paper, invitation)
-    name = site_folder(paper["site"])
+    before = _chosen(Path(kit)) if kit else ""
+    chosen = pseudonym.chosen_name(paper, chosen, before)
+    site = chosen or paper["site"]
+    name = site_folder(site)
     kit = Path(kit or invitation.parent / f"{name}.kit").absolute()
     problems = []
     if kit.exists() and not (kit / "invitation.json").exists() and (not kit.is_dir() or any(kit.iterdir())):
@@ -299,7 +259,7 @@ def request(invitation: Path, kit: Path | None = None, home: Path | None = None)
         problems.append(Problem(str(kit), f"this site left the study with this kit on {when}.", hint))
     elif (kit / "invitation.json").exists():
         old = load_kit(kit)
-        if (old.site, old.authority_fingerprint) != (paper["site"], authority):
+        if (old.site, old.authority_fingerprint) != (site, authority):
             what = f"it is the kit of {old.site!r} for the study {old.study.name!r} of another site or authority."
             problems.append(Problem(str(kit), what, "Choose another --kit."))
         elif home and home.absolute() != old.home:
@@ -315,14 +275,21 @@ def request(invitation: Path, kit: Path | None = None, home: Path | None = None)
     private_folder(home)
     key = own_key(kit / "key.pem")
     write_atomically(kit / "home.txt", f"{home}\n", private=True)
-    write_atomically(kit / "invitation.json", to_text({k: paper[k] for k in (*INVITATION, SIGNATURE)}), private=True)
-    csr = x509.CertificateSigningRequestBuilder().subject_name(x509_name(paper["identity"])).sign(key, hashes.SHA256())
-    answer = {
-        "format": PAPER_FORMAT, "site": paper["site"], "identity": paper["identity"],
-        "csr": csr.public_bytes(Encoding.PEM).decode(), "study": load_kit(kit).study.name, "authority": authority,
+    kept = (*INVITATION, SIGNATURE, *(k for k in pseudonym.OPTIONAL if k in paper))
+    write_atomically(kit / "invitation.json", to_text({k: paper[k] for k in kept}), private=True)
+    if chosen:
+        write_atomically(kit / pseudonym.CHOSEN, f"{chosen}\n", private=True)
+    own = load_kit(kit)
+    csr = x509.CertificateSigningRequestBuilder().subject_name(x509_name(own.identity)).sign(key, hashes.SHA256())
+    answer: dict[str, Any] = {
+        "format": PAPER_FORMAT, "site": site, "identity": own.identity,
+        "csr": csr.public_bytes(Encoding.PEM).decode(), "study": own.study.name, "authority": authority,
     }  # fmt: skip
-    if load_kit(kit).study.parties:
-        answer["card"] = party_keys.make_card(kit, paper["site"], authority)
+    if chosen:
+        proof = pseudonym.proof_of(paper[pseudonym.TICKET], authority, site, answer["csr"])
+        answer |= {"invitation": paper["site"], "proof": proof}
+    if own.study.parties:
+        answer["card"] = party_keys.make_card(kit, site, authority)
     file = kit.parent / f"{name}.request"
     write_atomically(file, to_text(answer), private=True)
     return EnrolmentRequest(kit, file, fingerprint_key(key.public_key()), authority)
@@ -343,7 +310,8 @@ def accept(kit: Path, approval: Path) -> Kit:
         write_atomically(own.folder / party_keys.CARDS, to_text(given), private=True)
     else:
         participants = read_participants(paper, own.site, own.fingerprint, str(approval))
-        write_atomically(own.folder / FILE, to_text(participants._asdict()), private=True)
+        pseudonym.check_listed(own.invitation, own.site, participants.roster.pseudonyms, str(approval))
+        write_atomically(own.folder / FILE, to_text(participants.plain()), private=True)
     write_atomically(own.folder / "certificate.pem", paper["certificate"], private=True)
     return load_kit(kit)
 
@@ -376,5 +344,15 @@ def load_kit(kit: Path) -> Kit:
             hint = "Restore it from a copy, or make a new kit with `vitrail request`."
             raise VitrailError("the kit is incomplete", [Problem(str(path), "the file is missing.", hint)])
     where, approved = Path(home.read_text(encoding="utf-8").rstrip("\n")), (kit / "certificate.pem").exists()
-    given = paper["identity"], study, paper["seed"], paper["sites"], paper["address"], where, approved, paper
-    return Kit(kit, paper["site"], *given, load_participants(kit))
+    site, identity, sites = paper["site"], paper["identity"], paper["sites"]
+    if chosen := _chosen(kit):
+        sites = [chosen if name == site else name for name in sites]
+        site, identity = chosen, identity_of(chosen)
+    given = identity, study, paper["seed"], sites, paper["address"], where, approved, paper
+    return Kit(kit, site, *given, load_participants(kit))
+
+
+def _chosen(kit: Path) -> str:
+    """The name that a site chose for itself; "" where the coordinator wrote it."""
+    place = kit / pseudonym.CHOSEN
+    return place.read_text(encoding="utf-8").rstrip("\n") if place.exists() else ""

@@ -16,11 +16,27 @@ from typing import Any, NamedTuple
 from vitrail.core.errors import Problem, VitrailError
 
 FILE = "participants.json"  # in a site's kit
+COORDINATOR_KNOWS, NOBODY_KNOWS = "coordinator", "nobody"  # who can say whose a pseudonym is (pseudonyms.py)
+
+
+class ParticipantList(dict[str, str]):
+    """Name -> fingerprint, of all who take part; and which of these names are pseudonyms, with who can resolve them."""
+
+    def __init__(self, roster: Mapping[str, str], pseudonyms: Mapping[str, str] | None = None) -> None:
+        """Without `pseudonyms`: those of `roster`."""
+        super().__init__(roster)
+        known = getattr(roster, "pseudonyms", {}) if pseudonyms is None else pseudonyms
+        self.pseudonyms: dict[str, str] = {name: known[name] for name in sorted(known) if name in self}
 
 
 class Participants(NamedTuple):
-    roster: dict[str, str]  # name -> fingerprint
+    roster: ParticipantList
     missing: list[str]  # who was invited, and is neither approved nor removed
+
+    def plain(self) -> dict[str, Any]:
+        """As it stands in an approval and in a kit."""
+        pseudonyms = {"pseudonyms": self.roster.pseudonyms} if self.roster.pseudonyms else {}
+        return self._asdict() | pseudonyms
 
 
 def participants_of(
@@ -35,7 +51,8 @@ def participants_of(
         missing.append(second)
     if begun and not missing and roster.items() <= before.items():
         roster = dict(before)
-    return Participants(roster, missing)
+    known = {name: str(site["known to"]) for name, site in sites.items() if "known to" in site}
+    return Participants(ParticipantList(roster, known), missing)
 
 
 def read_participants(approval: Mapping[str, Any], site: str, fingerprint: str, where: str) -> Participants:
@@ -52,16 +69,21 @@ def read_participants(approval: Mapping[str, Any], site: str, fingerprint: str, 
         raise VitrailError(title, [Problem(where, what, hint)])
     if len(set(roster.values())) < len(roster):
         raise VitrailError(title, [Problem(where, "two participants have the same key.", hint)])
-    return Participants(roster, missing)
+    pseudonyms = approval.get("pseudonyms", {})
+    kinds = (COORDINATOR_KNOWS, NOBODY_KNOWS)
+    if not isinstance(pseudonyms, dict) or any(n not in roster or k not in kinds for n, k in pseudonyms.items()):
+        what = "expected, of each participant under a pseudonym, who can resolve it."
+        raise VitrailError(title, [Problem(where, what, hint)])
+    return Participants(ParticipantList(roster, pseudonyms), missing)
 
 
 def load_participants(kit: Path) -> Participants:
     """As they came with the newest approval; none before."""
     try:
         content = json.loads((kit / FILE).read_text(encoding="utf-8"))
-        return Participants(content["roster"], content["missing"])
+        return Participants(ParticipantList(content["roster"], content.get("pseudonyms", {})), content["missing"])
     except FileNotFoundError:
-        return Participants({}, [])
+        return Participants(ParticipantList({}), [])
     except (OSError, ValueError, KeyError, TypeError):
         hint = "Ask the coordinator for the approval again: vitrail join KIT --approval FILE."
         raise VitrailError(
@@ -69,7 +91,7 @@ def load_participants(kit: Path) -> Participants:
         ) from None
 
 
-def complete(participants: Participants, where: str) -> dict[str, str]:
+def complete(participants: Participants, where: str) -> ParticipantList:
     """The roster, where nobody is missing."""
     if participants.missing or not participants.roster:
         who = several_names(participants.missing)

@@ -22,6 +22,7 @@ from vitrail.core.facts import ENDS
 from vitrail.core.task import Task
 from vitrail.core.tensors import flatten
 from vitrail.data.encoding import numeric
+from vitrail.deploy.identity.participants import ParticipantList
 from vitrail.deploy.protocol import model_digests, score_plan
 from vitrail.deploy.protocol.closing_validation import is_plain_data, read_findings
 from vitrail.deploy.protocol.message import MOST_WORDS, QUESTIONS, RUN, WHERE, MessageSchema, no_such
@@ -30,6 +31,7 @@ from vitrail.deploy.scale.shared import has_masked_scale
 from vitrail.deploy.screening import shared as screening
 from vitrail.deploy.secure_sum import shared as secure_sum
 from vitrail.deploy.secure_sum.shared import SCALE, SumName
+from vitrail.deploy.share import shared as share
 from vitrail.deploy.two_server import shared as two
 from vitrail.engine.contract import (
     MASKED,
@@ -51,12 +53,15 @@ from vitrail.runs.screening import screens
 from vitrail.runs.setup import scored_in
 from vitrail.study.model import Protect, Study
 
-FORMAT = 9  # of the messages
+FORMAT = 10  # of the messages
 ANEW = 20  # in a run, questions that differ from the one that was answered before: a coordinator may be put back
-USED = "the processor seconds and the memory that this site's process used, and its power draw if somebody stated it"
+USED = (
+    "the processor seconds and the memory that this site's process used; its power draw and the CO2 of its grid, if "
+    "somebody stated them"
+)
 # guards that work between machines
 FAR = ("sum", "least", "robust", "clip", "rows", "rows_least", "sites", "compress", "second", "scores")
-FOOTPRINT = "footprint"  # what a site's process used: seconds of processors, bytes of memory, watts where it says so
+FOOTPRINT = "footprint"  # what a site's process used: seconds, bytes; watts and grid where it states them
 VERDICT = "verdict"  # in the answer to the last word: what a site found out for itself, where it shows that
 LAST = "settle"  # in a question, before the names of what comes from the word that would end the stage now
 
@@ -66,15 +71,13 @@ class Agreement:
     study: Study  # with its method and rounds
     seed: int
     sites: int  # how many take part
-    roster: Mapping[str, str] = field(
-        default_factory=dict
-    )  # participant -> its key's fingerprint; none before enrolment
+    roster: ParticipantList = field(default_factory=lambda: ParticipantList({}))  # none before enrolment
 
     @classmethod
     def of(cls, study: Study, seed: int | None, participants: int | Mapping[str, str]) -> Agreement:
         """`participants`: the roster that everybody accepts; or, before the keys are known, how many were invited. The
         second server is among them where there is one."""
-        roster = {} if isinstance(participants, int) else dict(participants)
+        roster = ParticipantList({} if isinstance(participants, int) else participants)
         sites = (len(roster) or int(participants)) - bool(study.protect.second)  # type: ignore[arg-type]
         agreement = cls(study, study.seeds[0] if seed is None else seed, sites, roster)
         if agreement.method.catalogue.pools_rows:
@@ -187,7 +190,7 @@ class Agreement:
             + [x for x in crossing if x.stage != "scores"]
             + score_plan.score_lines(self)
         )
-        about = FOOTPRINT, (3,), "float64", 24, 1, "each"
+        about = FOOTPRINT, (4,), "float64", 32, 1, "each"
         lines.append(WireEntry("scores", "from site", *about, words=f"at the end: {USED}"))
         lines += self.plan.later_wire()
         lines += model_digests.digest_lines(self)
@@ -205,6 +208,8 @@ class Agreement:
             body["weights"] = self.weights
         if self.roster:
             body["participants"] = dict(self.roster)
+        if self.roster.pseudonyms:
+            body["pseudonyms"] = self.roster.pseudonyms
         text = json.dumps({**body, "wire": [list(line) for line in self.lines]}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
@@ -231,6 +236,7 @@ class Agreement:
     def question(self, kind: str, words: dict[str, Any]) -> MessageSchema:
         """What a site may be asked."""
         down: Spec = {}
+        more: dict[str, Any] = {}
         if kind in ("round", "settle"):
             s, r, splits = self.stage(words), words.get("round"), words.get("score")
             stage, place = self.stages[s].stage, words.get("place")
@@ -243,8 +249,9 @@ class Agreement:
             if splits not in ([], score_plan.planned(self, kind, s, r, place)):
                 raise no_such("score", splits)
             down = self.contracts[s][place].down | (self.settling(s, place) if splits else {})
+            more = {share.SHARE: dict} if kind == "round" and self.study.share else {}  # with groups and halves never
             if kind == "round" and self.masked(s, place):
-                return MessageSchema({**QUESTIONS[kind], "sum": dict}, down)
+                return MessageSchema({**QUESTIONS[kind], **more, "sum": dict}, down)
             if kind == "round" and self.contracts[s][place].read == two.READ:
                 return MessageSchema({**QUESTIONS[kind], "second": dict}, down)
         elif kind == "standardise":
@@ -276,7 +283,7 @@ class Agreement:
             return MessageSchema(
                 {**QUESTIONS[kind], **({model_digests.LISTS: dict} if model_digests.points(self) else {})}, down
             )
-        return MessageSchema(QUESTIONS[kind], down)
+        return MessageSchema({**QUESTIONS[kind], **more}, down)
 
     def findings(self, words: dict[str, Any], site: str = "") -> list[Finding]:
         """What a site is told about itself at the end, as the words of that message say it."""
@@ -317,7 +324,7 @@ class Agreement:
             if SUMMED not in up and (count := len(self.scored(words["score"]))):
                 up["scores"] = ((count,), torch.float64)
             if kind == "settle" and s + 1 == len(self.stages):
-                up |= {FOOTPRINT: ((3,), torch.float64), **model_digests.list_spec(self)}
+                up |= {FOOTPRINT: ((4,), torch.float64), **model_digests.list_spec(self)}
             halves = kind == "round" and contract.read == two.READ
             letter = two.SAID if halves else secure_sum.SIGNED if kind == "round" and self.masked(s, place) else {}
             signed = model_digests.SIGNED if model_digests.DIGESTS in up else {}
@@ -337,7 +344,8 @@ class Agreement:
             counts = (2 if target.kind == "number" else 3) + 2 * bool(self.study.person_column)
             spec = {"rows": ((counts,), torch.int64), "target": ((max(1, len(target.levels)),), double)}
             spec["chance"] = ((len(baseline_metrics(self.study)),), double)
-            return MessageSchema({"fingerprint": str, "versions": dict}, spec, frozenset({"chance"}))
+            stated = share.STATEMENT if share.states_rows(self) else {}
+            return MessageSchema({"fingerprint": str, "versions": dict, **stated}, spec, frozenset({"chance"}))
         elif kind == "screen":
             return screening.answer_schema(self, words)
         elif kind == "mask":

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from vitrail.deploy.protocol.agreement import VERDICT, Agreement
 from vitrail.deploy.protocol.message import Message
+from vitrail.deploy.share.shared import STATEMENT
 from vitrail.metrics.calibration import read_counts
 from vitrail.metrics.scores import FEWEST
 from vitrail.runs.evaluation import baseline_metrics
@@ -19,6 +20,7 @@ from vitrail.studies.site_benefit import cannot_be
 MOST_ROWS = 10**9
 FAR = 1e100  # no mean, sum or error of real data
 LONGEST_WORD = 200  # characters of what a site says of itself
+LONGEST_STATEMENT = 8000  # of its certificate, and of what it signs with it
 BOUNDS = {  # what a metric can be; one that is not here is only no larger than FAR
     **dict.fromkeys(("accuracy", "balanced_accuracy", "f1", "f1_event", "auc", "c_index", "uno_c", "free"), (0.0, 1.0)),
     "left": (FEWEST, MOST_ROWS),
@@ -49,7 +51,10 @@ def implausible_answer(agreed: Agreement, asked: Message, answer: Message) -> st
         else:
             timed = agreed.study.target.kind == "time"  # a share; else a mean
             out += _between("target", tensors["target"], *((0.0, 1.0) if timed else (-FAR, FAR)))
-        out += [f"{name}: expected a short text" for name, word in answer.words.items() if not _short(word)]
+        words = {k: v for k, v in answer.words.items() if k not in STATEMENT}
+        out += [f"{name}: expected a short text" for name, word in words.items() if not _short(word)]
+        long = [name for name in STATEMENT if len(answer.words.get(name, "")) > LONGEST_STATEMENT]
+        out += [f"{name}: expected at most {LONGEST_STATEMENT} characters" for name in long]
     elif asked.kind == "standardise" and "sum" not in asked.words:
         out += _between("rows", tensors["rows"], 0, MOST_ROWS)
         out += _between("total", tensors["total"], 0 if asked.words["step"] == 2 else -FAR, FAR)

@@ -7,7 +7,6 @@ so that a round that is asked for again, or that the coordinator forgot, is comp
 from __future__ import annotations
 
 import json
-import math
 import re
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +23,7 @@ from vitrail.data.encoding import Encoder, SiteData, moments, numeric
 from vitrail.data.readers.tables import clean
 from vitrail.data.splitting import Splits, split_sites
 from vitrail.deploy.identity.site_identity import SiteIdentity
-from vitrail.deploy.protocol.agreement import ANEW, FOOTPRINT, FORMAT, LAST, VERDICT, Agreement
+from vitrail.deploy.protocol.agreement import FOOTPRINT, FORMAT, LAST, VERDICT, Agreement
 from vitrail.deploy.protocol.message import WHERE, Message, check_form, stacked
 from vitrail.deploy.protocol.model_digests import DIGESTS
 from vitrail.deploy.protocol.run_log import RunLog
@@ -34,9 +33,12 @@ from vitrail.deploy.scale.site import scale_values
 from vitrail.deploy.screening.site import ScreeningAnswers
 from vitrail.deploy.secure_sum.shared import ROUND, SCALE, SCREENING
 from vitrail.deploy.secure_sum.site import SumSite
+from vitrail.deploy.share.shared import SHARE, WHY
+from vitrail.deploy.share.site import SiteShares
 from vitrail.deploy.site.model_digests import SiteDigests
 from vitrail.deploy.site.privacy_ledger import PrivacyLedger
 from vitrail.deploy.site.private_randomness import draws_of
+from vitrail.deploy.site.question_count import count_question
 from vitrail.deploy.site.safeguards import ModelInspector
 from vitrail.deploy.site.scores import SiteScores
 from vitrail.deploy.site.unscaled_columns import looks_at_reports
@@ -44,8 +46,9 @@ from vitrail.deploy.two_server.shared import READ
 from vitrail.deploy.two_server.site import TwoServerSite
 from vitrail.deploy.verdicts.shared import FOLD
 from vitrail.engine.local import Engine
-from vitrail.engine.resource_usage import cpu_seconds, footprint
+from vitrail.engine.resource_usage import UNSTATED, StatedPower, cpu_seconds, footprint
 from vitrail.privacy.guards import Guards
+from vitrail.privacy.round_share import NO_LIMITS, ShareLimits
 from vitrail.quality.checks.missing_outcomes import describe_lost
 from vitrail.runs.backbone_features import as_rows
 from vitrail.runs.evaluation import Evaluator, counts_of, site_baseline, target_share
@@ -80,17 +83,19 @@ class Site:
         publishes: bool = True,
         proof: SiteIdentity | None = None,
         another: bool = False,
-        watts: float = math.nan,
+        power: StatedPower = UNSTATED,
         shows: bool = False,
         ledger: PrivacyLedger | None = None,
+        limits: ShareLimits = NO_LIMITS,
     ) -> None:
         """`publishes`: whether it shows what it may refuse to show; `proof`: of who it is, to the other sites;
-        `another`: somebody here says that one more run may begin, though the last has not ended; `watts`: what one
-        busy core of this machine draws, where somebody here states it; `shows`: whether the others are told if joining
-        is worth it here; `ledger`: where it is counted what these rows have spent of their privacy."""
-        self.ledger = ledger
+        `another`: somebody here says that one more run may begin, though the last has not ended; `power`: of this
+        machine, where somebody here states it; `shows`: whether the others are told if joining is worth it here;
+        `ledger`: where it is counted what these rows have spent of their privacy; `limits`: of its share in a round,
+        beside those of the study."""
+        self.ledger, self.limits = ledger, limits
         self.name, self.frame, self.agreed, self.base, self.publishes = name, frame, agreement, base, publishes
-        self.proof, self.watts, self.shows, self.since = proof, watts, shows, cpu_seconds()
+        self.proof, self.power, self.shows, self.since = proof, power, shows, cpu_seconds()
         self.rows = clean(frame, agreement.study)
         self.runs = RunLog(base, another)
         self.home, self.within = base, ""  # of the run at hand; of a fold, which
@@ -110,7 +115,7 @@ class Site:
         self.enter(words["run"])
         if self.data is None and (kind in ("round", "deal", "settle", "finish") or words.get("purpose") == ROUND):
             raise MessageRefused("message", "the run has not been prepared at this site.")
-        self._count(question)
+        count_question(self.questions, self.agreed, question, self.within)
         answer: Message = getattr(self, f"on_{kind}")(question)
         if answer.kind != "refused":
             check_form(answer, self.agreed.answer(kind, words), "from site")
@@ -146,7 +151,8 @@ class Site:
         study, data = self.agreed.study, self.data
         share, rows = torch.from_numpy(target_share(study, data)), torch.tensor(counts_of(study, data))
         baseline = torch.tensor(site_baseline(study, data), dtype=torch.float64)
-        words = {"fingerprint": self.data.fingerprint, "versions": versions()}
+        stated = self._shares.statement() if study.share else {}
+        words = {"fingerprint": self.data.fingerprint, "versions": versions(), **stated}
         return Message("prepare", words, {"rows": rows, "target": share, "chance": baseline})
 
     def on_screen(self, asked: Message) -> Message:
@@ -164,6 +170,8 @@ class Site:
         ex, turns = stage.exchanges[place], stage.turns(r)
         if ex.consent and not self.publishes:
             return Message("refused", {})
+        if SHARE in asked.words and not ex.consent and self._shares.refusal(asked, self.notices):
+            return Message("refused", {WHY: SHARE})
         turn = turns.index(place)
         shape = self.agreed.stages[s].turns[place].down
         state, down = self._state(s, r, turn), unflatten(shape, stacked(asked.tensors))
@@ -202,6 +210,11 @@ class Site:
     def on_deal(self, asked: Message) -> Message:
         """What two servers need to find the distances between reports; it is made of chance alone."""
         return self._two.deal(asked)
+
+    @property
+    def _shares(self) -> SiteShares:
+        assert self.data is not None
+        return SiteShares(self.name, self.agreed, self.home, self.proof, self.limits, len(self.data.train_y))
 
     @property
     def _two(self) -> TwoServerSite:
@@ -245,7 +258,7 @@ class Site:
 
     def _used(self, s: int) -> dict[str, Tensor]:
         """At the end: what this process used since it joined."""
-        usage = footprint(self.since, self.watts)
+        usage = footprint(self.since, *self.power)
         return {FOOTPRINT: torch.tensor(usage, dtype=torch.float64)} if s + 1 == len(self.agreed.stages) else {}
 
     def on_finish(self, asked: Message) -> Message:
@@ -274,21 +287,6 @@ class Site:
         from vitrail.deploy.verdicts.site import SiteFolds
 
         return SiteFolds(self)
-
-    def _count(self, asked: Message) -> None:
-        """Asked the same again, a site answers the same. Asked otherwise and otherwise, its rows would tell more than
-        was agreed; what it remembers of questions outlives this process."""
-        words, where = asked.words, asked.kind
-        if where in ("hello", "finish") or (where == "settle" and not words["score"]):
-            return  # nothing about rows is said
-        if where in ("screen", "mask", "deal"):
-            return  # they have memories of their own, which let nothing be asked otherwise, or say nothing of rows
-        where = self.within + where + "".join(f" {words[k]}" for k in (*WHERE, "step") if k in words)
-        protect = self.agreed.study.protect
-        most = (
-            0 if protect.rows or protect.sites else ANEW
-        )  # the same noise under two answers would be told by their difference
-        self.questions.note(where, asked.pack(), most)
 
     def enter(self, run: str) -> None:
         """Each run has its own folder; one that was begun before is gone on with."""

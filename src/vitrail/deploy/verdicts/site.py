@@ -150,7 +150,7 @@ class LaterSite(Site):
     def __init__(self, site: Site, agreed: Agreement, name: str) -> None:
         self.name, self.rows, self.agreed, self.base = site.name, site.rows, agreed, site.base
         self.publishes, self.shows, self.notices = False, False, site.notices
-        self.proof, self.watts, self.since = site.proof, site.watts, site.since
+        self.proof, self.power, self.since = site.proof, site.power, site.since
         self.home, self.within = private_folder(site.home / PLACE / name), f"fold {name} "
         self.questions, self.wary = site.questions, ModelInspector(agreed, self.home)  # one log for a run and its folds
         assert site.data is not None

@@ -184,6 +184,10 @@ def words(kind: str, event: dict[str, Any]) -> str:
             f"{site} did not answer within {event['deadlines']} deadlines in a row. The others no longer "
             "wait for it; it is asked again now and then."
         ),
+        "share refused": lambda: (
+            f"From round {event['round']} on {site} takes no part, because its share of the round would be outside the "
+            "limits of the study, or its own."
+        ),
         "trouble": lambda: f"{site}{because}",
         "unusual": lambda: f"The update of {site} is {event['times']} times as long as usual.",
         "refused": lambda: f"{site} was turned away{because}",

@@ -1,4 +1,5 @@
-"""What a run costs: bytes, before it begins; then seconds of processors, memory, and energy where watts were stated."""
+"""What a run costs: bytes, before it begins; then seconds of processors, memory, and where they were stated energy
+from watts and CO2 from the factor of the grid."""
 
 from __future__ import annotations
 
@@ -52,6 +53,7 @@ def contents(page: Page) -> Contents:
         "rows": rows,
         "silent": [site for site in run.sites if site not in footprints] if deployed else [],
         "energy": any(row["energy"] for row in rows),
+        "carbon": any(row["carbon"] for row in rows),
         "deployed": deployed,
     }
 
@@ -62,7 +64,18 @@ def _used(numbers: dict[str, float]) -> dict[str, str]:
         "cpu": f"{number(used.cpu, 1)} s" if math.isfinite(used.cpu) else "not told",
         "peak": size(int(used.peak)) if math.isfinite(used.peak) else "not told",
         "energy": f"{number(used.energy, 2)} Wh at {number(used.watts, 1)} W" if math.isfinite(used.energy) else "",
+        "carbon": f"{_grams(used.carbon)} at {number(used.grid, 0)} g/kWh" if math.isfinite(used.carbon) else "",
     }
+
+
+def _grams(grams: float) -> str:
+    """Of CO2, with as many digits as a short run needs.
+
+    >>> _grams(0.00412), _grams(0.5), _grams(1234.5)
+    ('4.12 mg', '500.00 mg', '1.23 kg')
+    """
+    unit, by = ("kg", 1e-3) if grams >= 1000 else ("g", 1.0) if grams >= 1 else ("mg", 1e3)
+    return f"{number(grams * by, 2)} {unit}"
 
 
 def _crossed(run: Run, site: str | None) -> dict[str, str]:

@@ -15,6 +15,7 @@ from vitrail.report.sections import (
     appendix,
     calibration,
     cost,
+    participation,
     protection,
     screening,
     selective_prediction,
@@ -76,6 +77,7 @@ SECTIONS = (
     spread.SECTION,
     selective_prediction.SECTION,
     learning_curves.SECTION,
+    participation.SECTION,
     protection.SECTION,  # what it took
     traffic.SECTION,
     cost.SECTION,

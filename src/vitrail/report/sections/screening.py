@@ -64,7 +64,8 @@ def contents(page: Page) -> Contents:
     assert page.screening is not None, "the section needs a screening"
     info = page.run.info if page.run else {}
     deployed = info.get("engine") == "deployed"
-    return contents_of(page.screening, _ask_of_run(deployed), info.get("pseudonyms", ()), folded=True)
+    pseudonyms = () if deployed else info.get("pseudonyms", ())  # between machines: participation.py
+    return contents_of(page.screening, _ask_of_run(deployed), pseudonyms, folded=True)
 
 
 def contents_of(screening: Screening, ask: Markup, pseudonyms: Sequence[str] = (), folded: bool = False) -> Contents:

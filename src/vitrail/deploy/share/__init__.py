@@ -1,0 +1,1 @@
+"""The share of each site in a round, told to it before it takes part."""
