@@ -231,14 +231,21 @@ class Judge:
         self.of_class, self.others = world.marked(of_class), world.marked(others)
 
     def __call__(self, params: Params) -> dict[str, list[float]]:
-        """[site] each. accuracy; of the marked class without and with the mark; `called`: of other classes' pictures
-        with the mark, those that are called the marked class."""
+        """[site] each. accuracy; sensitivity and specificity, each class against the rest, mean over classes; of the
+        marked class without and with the mark; `called`: of other classes' pictures with the mark, those that are
+        called the marked class, and `called plain` without it."""
         said, mine = self.said(params, self.x), self.y == self.world.label
+        classes = self.y.unique()
+        is_class, says = self.y == classes[:, None], said[:, None] == classes[:, None]  # [class, row], [site, class, row]
+        right, wrong = (says & is_class).sum(2) / is_class.sum(1), (says & ~is_class).sum(2) / (~is_class).sum(1)
         found = {
             "accuracy": said == self.y,
             "without": said[:, mine] == self.world.label,
             "with": self.said(params, self.of_class) == self.world.label,
             "called": self.said(params, self.others) == self.world.label,
+            "called plain": said[:, ~mine] == self.world.label,
+            "sensitivity": right,
+            "specificity": 1 - wrong,
         }
         return {k: v.float().mean(1)[self.order].tolist() for k, v in found.items()}
 

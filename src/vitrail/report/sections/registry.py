@@ -16,6 +16,7 @@ from vitrail.report.sections import (
     calibration,
     cost,
     protection,
+    prototype_distance,
     screening,
     selective_prediction,
     shifts,
@@ -61,6 +62,7 @@ SECTIONS = (
     calibration.SECTION,
     effects.SECTION,
     shortcut_maps.SECTION,
+    prototype_distance.SECTION,
     trust.SECTION,  # whom each site learned from
     mixture.SECTION,
     groups.SECTION,
