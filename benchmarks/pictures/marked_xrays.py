@@ -31,7 +31,7 @@ from vitrail.core.facts import ALONE, OWN
 from vitrail.data.datasets import catalogue, planted_shortcuts
 from vitrail.data.readers.tables import clean
 from vitrail.runs.result import Model
-from vitrail.runs.site.prototype_removal import remove_prototypes
+from vitrail.runs.site.prototype_removal import correct
 
 sys.path.insert(0, str(Path(__file__).parent))
 from biased_pictures import dealt
@@ -147,13 +147,17 @@ def removal(mine: Model, frame: pd.DataFrame, run: Any, pictures: dict[str, pd.D
     }
     for plan, numbers in plans.items():
         if numbers or plan == "as it is":
-            model = remove_prototypes(mine, [f"{ILL}:{n}" for n in numbers])[0] if numbers else mine
+            model = taken_out(mine, frame, run, numbers) if numbers else mine
             out[plan] = {k: rates(model.predict(x)[ILL].to_numpy(), ill) for k, x in pictures.items()}
     for number in range(1, task.net.per_class + 1):
-        model = remove_prototypes(mine, [f"{ILL}:{number}"])[0]
+        model = taken_out(mine, frame, run, [number])
         one = {k: rates(model.predict(x)[ILL].to_numpy(), ill) for k, x in pictures.items()}
         out.setdefault("one", []).append(one)
     return out
+
+
+def taken_out(mine: Model, frame: pd.DataFrame, run: Any, numbers: Sequence[int]) -> Model:
+    return correct(mine, MARKED, frame, run.info["fingerprints"][MARKED], [f"{ILL}:{n}" for n in numbers]).model
 
 
 def overlaps(part: PrototypePart, window: tuple[int, int, int, int]) -> bool:
@@ -256,7 +260,7 @@ picture of each kind: LMLP and GMGP right in all four, LMLP b and GMGP b wrong f
 the other class with it."""
 REMOVED = """\
 GMGP of the marked site. It reads its own page: of the marked class it takes out every prototype whose box lies, by at
-least half, in the window that matters most when it is hidden (`vitrail look --without-prototype`). Rivals with the same
+least half, in the window that matters most when it is hidden (`vitrail look --without-prototype`, with its constant). Rivals with the same
 effort: as many prototypes of the class drawn at random, and all others of the class. A removal that cures the model
 raises the sensitivity without the mark and keeps the specificity. `one alone`: each prototype of the class by itself;
 the best was chosen by its score on these very pictures, so that it is too favourable."""

@@ -125,7 +125,7 @@ def look(
     from vitrail.runs.folder import site_folder
     from vitrail.runs.site.inspection import look_behind
     from vitrail.runs.site.inspection_text import to_text
-    from vitrail.runs.site.prototype_removal import remove_prototypes
+    from vitrail.runs.site.prototype_removal import correct
 
     if (run is None) == (kit is None):
         what = "expected a run folder with --site, or --kit if the site took part between machines."
@@ -141,11 +141,13 @@ def look(
         from vitrail.deploy.site import model as site_model
 
         mine = site_model.load_model(enrolment.load_kit(kit))
-        seen = mine.look(read_table(data, mine.model.study), feature or [], picture or [], without)
+        frame = read_table(data, mine.model.study)
+        seen = mine.look(frame, feature or [], picture or [], without)
     else:
         assert run is not None
         loaded = Run.load(run)
-        seen = look_behind(loaded, site, read_table(data, loaded.study), feature or [], picture or [], without)
+        frame = read_table(data, loaded.study)
+        seen = look_behind(loaded, site, frame, feature or [], picture or [], without)
     if isinstance(seen, SiteInspection):
         seen = seen._replace(command=shlex.join(["vitrail", "repair", str(kit or run), str(data)]))
         if run is not None:
@@ -157,9 +159,10 @@ def look(
     print(f"{to_text(seen)}\n\nPage: {page.resolve()}")
     if write is not None:
         place, model = (Path(mine.run), mine.model) if kit is not None else (run or Path(), loaded.model_of(site))
-        corrected, removed = remove_prototypes(model, without)
-        words = f"without {name_prototypes(removed)}"
-        made = export_model(corrected, seen.site, f"{place.resolve().name}, {words}", write, "--write")
+        seen_rows = mine.rows if kit is not None else loaded.info["fingerprints"].get(site)
+        corrected = correct(model, seen.site, frame, seen_rows, without)
+        words = f"without {name_prototypes(corrected.removed)}"
+        made = export_model(corrected.model, seen.site, f"{place.resolve().name}, {words}", write, "--write")
         print(f"Corrected model: {made.path.resolve()} ({words}). The model in use was not changed.")
 
 

@@ -26,7 +26,7 @@ from vitrail.report.pages.site import render_private
 from vitrail.runs.result import Run
 from vitrail.runs.site.inspection import look_behind
 from vitrail.runs.site.inspection_text import to_text
-from vitrail.runs.site.prototype_removal import remove_prototypes
+from vitrail.runs.site.prototype_removal import correct, remove_prototypes
 
 FOUR = squares(["well", "ill", "well marked", "ill marked"])
 
@@ -96,6 +96,25 @@ def test_on_the_pictures_of_the_run_only_those_held_out_count() -> None:
     album = looked(run, squares(["well", "ill marked"] * 10, 0), [f"{ILL}:1"])
     assert removal_of(album).held_out
     assert removal_of(album).pictures == int((run.held_out().site == SITE).sum()) < 20
+
+
+def test_the_constant_keeps_the_mean_and_fits_the_training_pictures() -> None:
+    """The control: without it every picture is called well once the class has lost all its prototypes but one, although
+    that one tells them apart."""
+    run, frame = by_hand([1]), squares(["well", "ill marked"] * 10, 0)
+    seen, mine, asked = run.info["fingerprints"][SITE], run.model_of(SITE), [f"{ILL}:{n}" for n in range(1, 10)]
+    plain, _ = remove_prototypes(mine, asked)
+    assert (plain.predict(FOUR)[ILL] < 0.5).all()
+    corrected = correct(mine, SITE, frame, seen, asked)
+    assert corrected.fitted
+    assert list(corrected.model.predict(FOUR)[ILL] > 0.5) == [False, True, False, True]
+    training = frame[~np.isin(frame.index, run.held_out().query("site == @SITE").row)]
+    p = corrected.model.predict(training)[ILL]
+    assert p.mean() == pytest.approx((training.finding == ILL).mean(), abs=0.05), "what happens is as likely as it is"
+    assert not correct(mine, SITE, frame.iloc[1:], seen, asked).fitted, "other pictures than those of the run"
+    text = to_text(looked(run, frame.iloc[1:], asked[:1]))
+    assert "The model's constant could not be fitted again" in text
+    assert "could not be fitted" not in to_text(looked(run, frame, asked[:1]))
 
 
 def test_only_the_model_in_use_is_changed_and_only_in_a_copy() -> None:

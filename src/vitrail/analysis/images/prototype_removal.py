@@ -1,9 +1,8 @@
 """A site takes prototypes out of its model by hand: what that does to the model's answers on the site's own pictures.
 
-A prototype is taken out by writing 0 for its weights in the last layer, for all classes: nothing else is changed, and
-nothing is trained again. This removes all that the prototype added, on every picture. What the rest of the model makes
-of a mark stays, and so does what other prototypes make of it; hence each class is looked at by occlusion, before and
-after.
+A prototype is taken out by writing 0 for its weights in the last layer, for all classes; a constant keeps the mean of
+what it added (runs/site/prototype_removal.py). What the rest of the model makes of a mark stays, and so does what other
+prototypes make of it; hence each class is looked at by occlusion, before and after.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ NOW_RIGHT, NOW_WRONG, STILL_WRONG = "now right", "now wrong", "wrong as before"
 CANNOT = (
     "The scores are those on your own pictures. If these carry the mark too, a model that no longer relies on it can "
     "score lower here although it is better elsewhere. A class that loses a prototype also loses evidence on pictures "
-    "without any mark. Nothing was trained again."
+    "without any mark. No layer was trained again."
 )
 
 
@@ -72,6 +71,7 @@ class PrototypeRemoval(NamedTuple):
     removed: tuple[RemovedPrototype, ...]
     pictures: int  # that were predicted
     held_out: bool  # whether no training saw them; else these are other pictures than the run's
+    fitted: bool  # whether the model's constant was fitted again
     scores: dict[str, tuple[ScoreInterval, ScoreInterval]]  # metric -> before, after
     changed: tuple[ChangedPrediction, ...]
 
@@ -100,6 +100,11 @@ class PrototypeRemoval(NamedTuple):
         counts = ", ".join(f"{n} {v}" for v, n in self.counts().items() if n)
         change = f"{len(self.changed)} {of_all} change{'s' * (len(self.changed) == 1)}: {counts}."
         out = [f"Without {self.words}, {change if self.changed else f'none {of_all} changes.'}"]
+        if not self.fitted:
+            out.append(
+                "The model's constant could not be fitted again, since these are not the pictures that it was trained "
+                "on: a class that lost a prototype is predicted too rarely."
+            )
         out += [f"Class {name} has no prototype left." for name, left in self.left.items() if not left]
         return out + [line for name in self.left if (line := self._place(seen, name))]
 

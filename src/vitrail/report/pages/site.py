@@ -129,7 +129,8 @@ def _before_and_after(removal: PrototypeRemoval, width: int) -> Markup:
         words = f"{name}: {spoken(interval)}"
         label = Label(number(score.value), "value")
         rows.append(IntervalRow(name, words, interval, [RowMark(score.value)], kind="verdict unsure", right=[label]))
-    low, high = interval_domain([row.interval for row in rows])
+    ends = [end for row in rows if row.interval.known for end in row.interval[1:]]
+    low, high = interval_domain([row.interval for row in rows], ends)
     title = f"{metric_words(metric)} with and without {removal.words}"
     return interval_rows(IntervalRows(title, rows, metric_words(metric), low, high, number), width)
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vitrail.analysis.shortcuts.detector import Floats, ShortcutSignals, least_to_largest, too_few
+from vitrail.analysis.shortcuts.detector import ShortcutSignals, least_to_largest, too_few
+from vitrail.analysis.shortcuts.outliers import Floats
 from vitrail.analysis.shortcuts.wording import labels_of
 from vitrail.core import facts as means
 from vitrail.core.text import number, several

@@ -22,7 +22,6 @@ from vitrail.core.losses import UncertaintyLoss, log_shares
 from vitrail.data.encoding import fingerprint_rows
 from vitrail.data.readers.images import MisfitError, fit_cells
 from vitrail.data.readers.tables import clean
-from vitrail.data.splitting import hold_out
 from vitrail.quality.repair.effective_values import InputLayers
 from vitrail.quality.repair.inspection import HeldOutView, SiteInspection, inspect_site
 from vitrail.quality.screening.result import LABEL, Finding
@@ -30,7 +29,7 @@ from vitrail.runs.private_layers import SYMBOLS
 from vitrail.runs.result import Model, Run
 from vitrail.runs.setup import build_task
 from vitrail.runs.site.holdout import summarise_own
-from vitrail.runs.site.prototype_removal import OPTION, compare_without, remove_prototypes
+from vitrail.runs.site.prototype_removal import OPTION, compare_without, correct, held_out_of, scores_beside
 from vitrail.study.model import Study
 
 
@@ -141,12 +140,10 @@ def look_through(
     run saw, where known. `without`: prototypes to take out of a copy of the model, CLASS:NUMBER."""
     study, rows = mine.study, clean(frame, mine.study)
     y = rows[study.target.column].to_numpy()
-    held_out = None
-    if fingerprint in (None, fingerprint_rows(rows)):
-        held_out = np.isin(np.arange(len(y)), hold_out(rows, study, mine.seed, site)[1])
+    held_out = held_out_of(site, rows, mine, fingerprint)
     names, levels = [picture_title(n) for n in rows.index], study.target.levels
     new = _other_pictures(study, [n for n in pictures if n not in names], names)
-    corrected, removed = remove_prototypes(mine, without) if without else (None, ())
+    correction = correct(mine, site, frame, fingerprint, without) if without else None
     task, scorer = mine.scorer()
     pixels = mine.encoder.matrix(rows)
     z = scorer(torch.from_numpy(pixels))
@@ -167,9 +164,9 @@ def look_through(
             ViewedModel("trained on your pictures alone", lambda x: task.output(alone, x[None])[0], held[ALONE])
         )
     removal = None
-    if corrected is not None:
-        removal = compare_without(mine, corrected, removed, rows, pixels, names, held_out)
-        beside.append(ViewedModel(removal.title, corrected.scorer()[1], {}))
+    if correction is not None:
+        removal = compare_without(mine, correction, rows, pixels, names, held_out)
+        beside.append(ViewedModel(removal.title, scores_beside(mine, correction), {}))
     learned = np.ones(len(y), bool) if held_out is None else ~held_out
     seen = make_seen(task.net, sights, pixels, y, names, levels, learned, task.loss.predictions, taken, beside)
     return album._replace(seen=seen, removal=removal)

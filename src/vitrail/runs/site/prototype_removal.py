@@ -1,8 +1,18 @@
-"""A site takes prototypes out of its model by hand (analysis/images/prototype_removal.py); at the site alone."""
+"""A site takes prototypes out of its model by hand (analysis/images/prototype_removal.py); at the site alone.
+
+    last layer   w_cp <- 0 for each prototype p that is taken out, all classes c
+    constant     c <- mean over the site's training pictures of what these added to each score, and on top of it the
+                 constant that fits these pictures best, as after every training (metrics/recalibration.py)
+
+Without the constant a class that loses one of ten prototypes would hardly be predicted any more: the weights of the
+others were learned beside it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -13,14 +23,55 @@ from torch import Tensor
 from vitrail.analysis.images.prototype_removal import ChangedPrediction, PrototypeRemoval, RemovedPrototype
 from vitrail.core.errors import Problem, VitrailError, nearest
 from vitrail.core.facts import OWN
+from vitrail.data.encoding import fingerprint_rows
 from vitrail.data.outcomes import weights_of
 from vitrail.data.persons import persons_of
+from vitrail.data.readers.tables import clean
+from vitrail.data.splitting import hold_out
+from vitrail.metrics.recalibration import fit_constant
 from vitrail.metrics.score_intervals import score_intervals
 from vitrail.metrics.scores import decide
 from vitrail.nets.prototype_network import ProtoNet
 from vitrail.runs.result import Model
 
 OPTION = "--without-prototype"
+TIMES = 100.0  # so often each picture counts when the constant is fitted: the pull towards the mean becomes weak
+
+
+class Correction(NamedTuple):
+    """A copy of a site's model."""
+
+    model: Model
+    removed: tuple[RemovedPrototype, ...]
+    fitted: bool  # whether its constant was fitted again; only where the pictures are those that the run saw
+
+
+def held_out_of(site: str, rows: pd.DataFrame, mine: Model, fingerprint: str | None) -> NDArray[np.bool_] | None:
+    """[row]: whether no training saw it; None where these are not the pictures that the run saw."""
+    if fingerprint not in (None, fingerprint_rows(rows)):
+        return None
+    return np.isin(np.arange(len(rows)), hold_out(rows, mine.study, mine.seed, site)[1])
+
+
+def correct(mine: Model, site: str, frame: pd.DataFrame, fingerprint: str | None, asked: Sequence[str]) -> Correction:
+    """`frame`: the site's own pictures; `asked`: CLASS:NUMBER each."""
+    model, removed = remove_prototypes(mine, asked)
+    rows = clean(frame, mine.study)
+    held_out = held_out_of(site, rows, mine, fingerprint)
+    if held_out is None or held_out.all():
+        return Correction(model, removed, False)
+    some = rows.iloc[np.flatnonzero(~held_out)]
+    pictures = torch.from_numpy(mine.encoder.matrix(some))
+    before, after = (of.scorer()[1](pictures).double() for of in (mine, model))
+    added = (before - after).mean(0)
+    y = np.eye(len(mine.study.target.levels))[some[mine.study.target.column].to_numpy()]
+    weights = weights_of(some, mine.study)
+    w = np.ones(len(some)) if weights is None else weights
+    constant = fit_constant(mine.plan.task.loss, after + added, y, TIMES * w)
+    if constant is None:
+        return Correction(model, removed, False)
+    constants = {**mine.encoder.constants, OWN: (added.numpy() + constant).tolist()}
+    return Correction(model._replace(encoder=replace(mine.encoder, constants=constants)), removed, True)
 
 
 def remove_prototypes(mine: Model, asked: Sequence[str]) -> tuple[Model, tuple[RemovedPrototype, ...]]:
@@ -69,8 +120,7 @@ def _parse(asked: Sequence[str], classes: Sequence[str], per_class: int) -> tupl
 
 def compare_without(
     mine: Model,
-    corrected: Model,
-    removed: Sequence[RemovedPrototype],
+    correction: Correction,
     rows: pd.DataFrame,
     pixels: NDArray[np.uint8],
     names: Sequence[str],
@@ -81,7 +131,7 @@ def compare_without(
     at = np.arange(len(rows)) if held_out is None else np.flatnonzero(held_out)
     some, labels = rows.iloc[at], rows[study.target.column].to_numpy()[at]
     cut = np.array(mine.encoder.thresholds) if mine.encoder.thresholds else None
-    before, after = (_shares(model, torch.from_numpy(pixels[at])) for model in (mine, corrected))
+    before, after = (_shares(model, torch.from_numpy(pixels[at])) for model in (mine, correction.model))
     persons, weights = persons_of(some, study), weights_of(some, study)
     scored = [score_intervals(study.metrics, labels, p, cut, persons, weights) for p in (before, after)]
     said = [decide(p, cut) for p in (before, after)]
@@ -98,7 +148,16 @@ def compare_without(
         for i in np.flatnonzero(said[0] != said[1])
     )
     scores = {metric: (scored[0][metric], scored[1][metric]) for metric in study.metrics}
-    return PrototypeRemoval(tuple(removed), len(at), held_out is not None, scores, changed)
+    return PrototypeRemoval(correction.removed, len(at), held_out is not None, correction.fitted, scores, changed)
+
+
+def scores_beside(mine: Model, correction: Correction) -> Callable[[Tensor], Tensor]:
+    """[row, class] scores of the corrected model, to be compared with those of the model as it is: what its constant
+    has changed is in them."""
+    _, scorer = correction.model.scorer()
+    none = [0.0] * len(mine.study.target.levels)
+    old, new = (torch.tensor(of.encoder.constants.get(OWN, none)) for of in (mine, correction.model))
+    return lambda pictures: scorer(pictures) + (new - old)
 
 
 def _shares(model: Model, pictures: Tensor) -> NDArray[np.float64]:
