@@ -81,7 +81,7 @@ def remove_prototypes(mine: Model, asked: Sequence[str]) -> tuple[Model, tuple[R
     net = plan.task.net
     if not isinstance(net, ProtoNet):
         what = f"the model has no prototypes: its network is of kind {mine.study.network.kind!r}."
-        hint = 'Only a network with kind = "prototypes" has some: vitrail run STUDY --method indisco.'
+        hint = 'Only a network with kind = "prototypes" has some: write it under [network].'
         raise VitrailError("cannot remove prototypes", [Problem(OPTION, what, hint)])
     removed = _parse(asked, classes, net.per_class)
     columns = [classes.index(one.label) * net.per_class + one.number - 1 for one in removed]
