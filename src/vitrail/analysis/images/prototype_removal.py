@@ -103,7 +103,7 @@ class PrototypeRemoval(NamedTuple):
         if not self.fitted:
             out.append(
                 "The model's constant could not be fitted again, since these are not the pictures that it was trained "
-                "on: a class that lost a prototype is predicted too rarely."
+                "on: a class that lost a prototype may be predicted too rarely."
             )
         out += [f"Class {name} has no prototype left." for name, left in self.left.items() if not left]
         return out + [line for name in self.left if (line := self._place(seen, name))]

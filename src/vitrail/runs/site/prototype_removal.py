@@ -4,8 +4,7 @@
     constant     c <- mean over the site's training pictures of what these added to each score, and on top of it the
                  constant that fits these pictures best, as after every training (metrics/recalibration.py)
 
-Without the constant a class that loses one of ten prototypes would hardly be predicted any more: the weights of the
-others were learned beside it.
+Without the constant a class would lose evidence on every picture, and be predicted too rarely.
 """
 
 from __future__ import annotations
