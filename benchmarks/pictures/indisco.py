@@ -2,7 +2,6 @@
 
     VITRAIL_DATA=... python benchmarks/pictures/indisco.py prepare scratch/biased.npz
     python benchmarks/pictures/indisco.py run scratch/biased.npz --device cuda --processes 3 --budget 500 --cache $OUT
-    python benchmarks/pictures/indisco.py run scratch/biased.npz --again --cache benchmarks/pictures/results/indisco_rates --only frozen
     python benchmarks/pictures/indisco_report.py                 # the tables from what is in --cache
 
 20 classes of CUB-200-2011, 4 sites that hold every class, 224 x 224 pixels, EfficientNet-Lite0 fine-tuned or frozen. A
@@ -45,7 +44,6 @@ from vitrail.methods.indisco import InDISCO, InDISCOCentral
 from vitrail.nets.prototype_network import ProtoNet, prototypes
 
 RESULTS = Path(__file__).parent / "results" / "indisco"
-RATES = RESULTS.with_name("indisco_rates")  # jobs carried out again once sensitivity and specificity were counted
 SITES, SEEDS = 4, (1, 2, 3)
 ROUNDS, EPOCHS, BATCH, WARM = (
     8,
@@ -233,24 +231,14 @@ class Judge:
         self.of_class, self.others = world.marked(of_class), world.marked(others)
 
     def __call__(self, params: Params) -> dict[str, list[float]]:
-        """[site] each. accuracy; sensitivity and specificity, each class against the rest, mean over classes; of the
-        marked class without and with the mark; `called`: of other classes' pictures with the mark, those that are
-        called the marked class, and `called plain` without it."""
+        """[site] each. accuracy; of the marked class without and with the mark; `called`: of other classes' pictures
+        with the mark, those that are called the marked class."""
         said, mine = self.said(params, self.x), self.y == self.world.label
-        classes = self.y.unique()
-        is_class, says = (
-            self.y == classes[:, None],
-            said[:, None] == classes[:, None],
-        )  # [class, row], [site, class, row]
-        right, wrong = (says & is_class).sum(2) / is_class.sum(1), (says & ~is_class).sum(2) / (~is_class).sum(1)
         found = {
             "accuracy": said == self.y,
             "without": said[:, mine] == self.world.label,
             "with": self.said(params, self.of_class) == self.world.label,
             "called": self.said(params, self.others) == self.world.label,
-            "called plain": said[:, ~mine] == self.world.label,
-            "sensitivity": right,
-            "specificity": 1 - wrong,
         }
         return {k: v.float().mean(1)[self.order].tolist() for k, v in found.items()}
 
@@ -269,7 +257,7 @@ def said(told: dict[str, Any]) -> str:
 
 
 def run(given: argparse.Namespace) -> None:
-    missing = wanted(given, jobs(), *([] if given.tiny or given.again else [RESULTS]), given.cache)
+    missing = wanted(given, jobs(), *([] if given.tiny else [RESULTS]), given.cache)
     if given.tiny:  # of each kind and mode one
         missing = list({j[:2]: j for j in missing if j.mark == "emoji"}.values())
     job_lines.run(given, missing, made, carried_out, said)
@@ -295,7 +283,6 @@ def trial(given: argparse.Namespace) -> None:
 def main() -> None:
     parser = arguments(__doc__, ["prepare", "run", "trial"], RESULTS)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--again", action="store_true", help="also jobs that results/indisco has; with --cache")
     given = parser.parse_args()
     if given.tiny and given.cache == RESULTS:
         given.cache = Path(tempfile.mkdtemp())

@@ -228,7 +228,8 @@ def marked_rows(found: Told, mark: str) -> list[list[str]]:
 
 def single_rows(found: Told, mark: str, seed: int) -> list[list[str]]:
     rows = []
-    for suffix, job in (("", Job("paper", "clean", seed)), ("b", Job("paper", mark, seed))):
+    jobs_of = [("", Job("paper", "clean", seed))] if mark == "emoji" else []  # which tried the emoji alone
+    for suffix, job in (*jobs_of, ("b", Job("paper", mark, seed))):
         for model in ("LMLP", "GMGP"):
             cells = []
             for _, label, *shares in found[job]["single"][model]:
@@ -278,7 +279,8 @@ GMGP of the marked site. It reads its own page: of the marked class it takes out
 least half, in the window that matters most when it is hidden (`vitrail look --without-prototype`, with its constant). Rivals with the
 same effort: as many prototypes of the class drawn at random, and all others of the class. A removal that cures the model
 raises the sensitivity without the mark and keeps the specificity. *One prototype*: numbers {tried}, each by itself, mean;
-*without the constant*: its weights are 0 and nothing else is changed."""
+*without the constant*: its weights are 0 and nothing else is changed. Where no box lies in the window, that rule removes
+nothing, and all others are all ten."""
 
 
 def report(seeds: Sequence[int]) -> None:
