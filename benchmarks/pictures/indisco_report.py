@@ -51,7 +51,9 @@ pictures, of whose test pictures it had been chosen. Median time of a job on {{d
 MARKED = """\
 In training and hold-out. Per cent of test pictures of the class told right by the first site's model, without and with
 the mark on all of them; of a part of the other classes' pictures with the mark, those called by the marked class's
-name. After push and last layer."""
+name. The first two are the class's sensitivity against the rest; *specificity, all marked*: of those other pictures with
+the mark, the share that is not called the class, and with the sensitivity on marked pictures the balanced accuracy of
+equation 6. Specificity on unmarked pictures was not counted in these jobs. After push and last layer."""
 SIGNS = """\
 Of 4 x 20 cells of a site and a class, the place of the marked one in the order of each sign (1 is first; mean over
 seeds; ties count for it); distance: the paper's, whose largest is named. Clean: cells named by the rule. Of maps of a
@@ -107,9 +109,13 @@ def by_mark(found: Told, mark: str) -> list[str]:
                 others = [
                     said([100 * float(np.mean(v[k][1:])) for v in told if len(v[k]) > 1]) for k in ("without", "with")
                 ]
-                rows.append([f"{kind}, {TITLES[mode]}", str(len(told)), said(whole), *first, *others])
+                spared = [100 * (1 - v["called"][0]) for v in told]
+                both = [(100 * v["with"][0] + s) / 2 for v, s in zip(told, spared, strict=True)]
+                row = [f"{kind}, {TITLES[mode]}", str(len(told)), said(whole), *first, *others]
+                rows.append([*row, said(spared), said(both)])
     head = [f"{mark} at the first site", "seeds", "accuracy", "its class without the mark", "with the mark"]
     head += ["others' pictures called it", "other sites: without", "with"]
+    head += ["specificity, all marked", "balanced accuracy, all marked"]
     return table(head, rows) if rows else []
 
 

@@ -35,7 +35,7 @@ from indisco import trained
 from job_lines import arguments, wanted
 
 from vitrail.analysis.images.occlusion_map import OcclusionMap, hide
-from vitrail.analysis.images.prototype_evidence import _box
+from vitrail.analysis.images.picture_evidence import box_of
 from vitrail.core.facts import ALONE, OWN
 from vitrail.core.task import Task
 from vitrail.core.tensors import Params
@@ -267,7 +267,7 @@ def seen(task: Task, net: ProtoNet, params: Params, world: World, patches: NDArr
     for p in own:
         row = int(patches[p][0])
         if row >= 0:
-            y, x, bottom, right = _box(net, near, part.pictures[row], p)
+            y, x, bottom, right = box_of(net, near, part.pictures[row], p)
             inside = part.masks[row, y:bottom, x:right].sum()
             area, mark = (bottom - y) * (right - x), part.masks[row].sum()
             boxes.append(bool(mark) and bool(inside >= min(area, mark) / 2))

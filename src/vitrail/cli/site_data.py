@@ -92,7 +92,21 @@ def look(
     feature: Annotated[
         list[str] | None, typer.Option(help="Column to show in addition to those with findings.")
     ] = None,
-    picture: Annotated[list[str] | None, typer.Option(help="Picture of --data to examine in detail.")] = None,
+    picture: Annotated[
+        list[str] | None,
+        typer.Option(help="Picture to examine in detail: one of --data, or the file of another."),
+    ] = None,
+    without_prototype: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CLASS:NUMBER",
+            help="Prototype to take out of a copy of the model; shows the scores before and after.",
+        ),
+    ] = None,
+    write: Annotated[
+        Path | None,
+        typer.Option(help="With --without-prototype: new file for the corrected model (.vitrail, .onnx or .pt2)."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="HTML file to write (default: look-SITE.html in this folder).")
     ] = None,
@@ -102,27 +116,38 @@ def look(
     """
     import shlex
 
+    from vitrail.analysis.images.prototype_removal import name_prototypes
     from vitrail.data.readers.tables import read_table
+    from vitrail.export.writer import check_new, export_model
     from vitrail.quality.repair.inspection import SiteInspection
     from vitrail.report.pages.site import write_look
     from vitrail.runs import Run
     from vitrail.runs.folder import site_folder
     from vitrail.runs.site.inspection import look_behind
     from vitrail.runs.site.inspection_text import to_text
+    from vitrail.runs.site.prototype_removal import correct
 
     if (run is None) == (kit is None):
         what = "expected a run folder with --site, or --kit if the site took part between machines."
         raise VitrailError("cannot look", [Problem("RUN or --kit", what)])
+    without = without_prototype or []
+    if write is not None and not without:
+        what = "there is no corrected model without --without-prototype."
+        raise VitrailError("cannot look", [Problem("--write", what, "To save the model as it is: vitrail export.")])
+    if write is not None:
+        check_new(write, "--write")
     if kit is not None:
         from vitrail.deploy.identity import enrolment
         from vitrail.deploy.site import model as site_model
 
         mine = site_model.load_model(enrolment.load_kit(kit))
-        seen = mine.look(read_table(data, mine.model.study), feature or [], picture or [])
+        frame = read_table(data, mine.model.study)
+        seen = mine.look(frame, feature or [], picture or [], without)
     else:
         assert run is not None
         loaded = Run.load(run)
-        seen = look_behind(loaded, site, read_table(data, loaded.study), feature or [], picture or [])
+        frame = read_table(data, loaded.study)
+        seen = look_behind(loaded, site, frame, feature or [], picture or [], without)
     if isinstance(seen, SiteInspection):
         seen = seen._replace(command=shlex.join(["vitrail", "repair", str(kit or run), str(data)]))
         if run is not None:
@@ -132,6 +157,13 @@ def look(
     beyond = [run / "report.html"] if run is not None else []
     page = write_look(seen, out or Path(f"look-{site_folder(seen.site)}.html"), own, beyond)
     print(f"{to_text(seen)}\n\nPage: {page.resolve()}")
+    if write is not None:
+        place, model = (Path(mine.run), mine.model) if kit is not None else (run or Path(), loaded.model_of(site))
+        seen_rows = mine.rows if kit is not None else loaded.info["fingerprints"].get(site)
+        corrected = correct(model, seen.site, frame, seen_rows, without)
+        words = f"without {name_prototypes(corrected.removed)}"
+        made = export_model(corrected.model, seen.site, f"{place.resolve().name}, {words}", write, "--write")
+        print(f"Corrected model: {made.path.resolve()} ({words}). The model in use was not changed.")
 
 
 def repair(

@@ -16,18 +16,23 @@ class ExportedFile(NamedTuple):
     off: float  # the largest difference between its answers and ours
 
 
-def export_model(mine: Model, site: str, run: str, path: Path) -> ExportedFile:
+def export_model(mine: Model, site: str, run: str, path: Path, option: str = "--to") -> ExportedFile:
     """One site's model as the file that the ending of `path` asks for; checked before it is written.
 
     `mine` is the model as `Run.model_of` gives it, `site` and `run` are what the file says of where it comes from.
     """
-    if (write := FORMATS.get(path.suffix.lower())) is None:
+    check_new(path, option)
+    return ExportedFile(path, FORMATS[path.suffix.lower()](mine, path, describe(mine, site, run)))
+
+
+def check_new(path: Path, option: str) -> None:
+    """Whether a model can be written there."""
+    if path.suffix.lower() not in FORMATS:
         what = f"expected a file that ends in {', '.join(FORMATS)}, got {path.name!r}."
-        raise VitrailError("cannot export", [Problem("--to", what, "Give one of these endings.")])
+        raise VitrailError("cannot export", [Problem(option, what, "Give one of these endings.")])
     if path.exists() or not path.parent.is_dir():
         what = "it exists already." if path.exists() else "its folder does not exist."
-        raise VitrailError("nothing was overwritten", [Problem(str(path), what, "Choose another --to.")])
-    return ExportedFile(path, write(mine, path, describe(mine, site, run)))
+        raise VitrailError("nothing was overwritten", [Problem(str(path), what, f"Choose another {option}.")])
 
 
 def _onnx(mine: Model, path: Path, about: dict[str, Any]) -> float:

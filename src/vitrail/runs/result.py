@@ -163,9 +163,9 @@ class Model(NamedTuple):
         state = self._state(self.plan)
         return {means: float(value[0]) for means, value in self.method.self_report(state).items()}
 
-    def models(self) -> dict[str, Params]:
-        """The models that the site holds, by what each is to it (core/facts.py)."""
-        plan = self.plan
+    def models(self, plan: Plan | None = None) -> dict[str, Params]:
+        """The models that the site holds, by what each is to it (core/facts.py). `plan`: its own, worked out before."""
+        plan = plan or self.plan
         models = self.method.models(plan.task, self._state(plan))
         return {name: {k: v[0] for k, v in params.items()} for name, params in models.items()}
 

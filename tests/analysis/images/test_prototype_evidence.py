@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 
-from vitrail.analysis.images.prototype_evidence import LINES, PARTS, PrototypeEvidence, ViewedModel, make_seen
+from vitrail.analysis.images.picture_evidence import CasePicture, ViewedModel
+from vitrail.analysis.images.prototype_evidence import PARTS, PrototypeEvidence, make_seen
 from vitrail.core.tensors import Params
 from vitrail.nets.prototype_network import ProtoNet, prototypes
 
@@ -31,20 +34,9 @@ def made(net: ProtoNet) -> tuple[Params, PrototypeEvidence]:
     ]
     learned = np.arange(30) < 20
     names = [f"p{i}.png" for i in range(30)]
-    return one, make_seen(net, models, pictures, labels, names, CLASSES, learned, [25, 3])
-
-
-def test_a_score_is_the_sum_of_what_is_shown(net: ProtoNet, made: tuple[Params, PrototypeEvidence]) -> None:
-    one, seen = made
-    assert [c.name for c in seen.cases] == ["p25.png", "p3.png"]
-    for case in seen.cases:
-        x = torch.from_numpy(case.picture[None, None])
-        scores = net.forward(one, x, tape=False).z[0, 0]
-        assert case.total == pytest.approx(float(scores.max()), abs=1e-4)
-        assert case.said == CLASSES[int(scores.argmax())]
-        assert sum(line.adds for line in case.lines) + case.rest == pytest.approx(case.total, abs=1e-4)
-        assert len(case.lines) == LINES
-        assert abs(case.lines[0].adds) >= abs(case.lines[-1].adds)
+    beside = [models[1]._replace(title="changed")]
+    shares = partial(torch.softmax, dim=-1)
+    return one, make_seen(net, models, pictures, labels, names, CLASSES, learned, shares, beside=beside)
 
 
 def test_behind_a_prototype_is_the_nearest_training_picture_of_its_class(
@@ -53,10 +45,12 @@ def test_behind_a_prototype_is_the_nearest_training_picture_of_its_class(
     one, seen = made
     assert list(seen.views) == ["round", "square"]
     for c, (name, views) in enumerate(seen.views.items()):
-        assert [v.model for v in views] == ["your model", "alone"]
+        assert [v.model for v in views] == ["your model", "alone", "changed"]
+        assert not views[2].parts
         assert 0 < len(views[0].parts) <= PARTS
         for part in views[0].parts:
             assert part.of == name
+            assert part.number in part.same
             assert part.behind is not None
             row = int(part.behind.name[1:-4])
             assert row < 20, "held out"
@@ -80,7 +74,8 @@ def test_no_prototypes_no_parts() -> None:
     pictures = np.random.default_rng(5).integers(0, 256, (12, 1, 28, 28), dtype=np.uint8)
     sight = ViewedModel("your model", lambda x: net.forward(one, x[None], tape=False).z[0], params)
     labels, learned = np.arange(12) % 2, np.ones(12, bool)
-    seen = make_seen(net, [sight], pictures, labels, list("abcdefghijkl"), CLASSES[:2], learned, [0])
+    one_case, shares = [CasePicture("a", pictures[0])], partial(torch.softmax, dim=-1)
+    seen = make_seen(net, [sight], pictures, labels, list("abcdefghijkl"), CLASSES[:2], learned, shares, one_case)
     assert not seen.has_parts
-    assert not seen.cases
+    assert [len(view.lines) for case in seen.cases for view in case.views] == [0]
     assert seen.most == 6

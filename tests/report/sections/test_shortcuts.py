@@ -226,3 +226,61 @@ def test_in_a_browser(width: int, dark: bool, tmp_path: Path) -> None:
         wide, seen = browser.ask(f"[{room}.scrollWidth, {room}.clientWidth]")
         assert (wide > seen) == (width < 800)
         assert browser.says == []
+
+
+SCALED = "Distance between local and shared prototypes"
+
+
+def drawn_distances(html: str) -> list[float]:
+    """As they stand in the cells' words."""
+    return [float(v) for v in re.findall(r"<title>site \d+, \d+: ([\d.]+)</title>", section(html, SCALED))]
+
+
+def test_the_papers_figure_is_drawn_beside_our_answer() -> None:
+    """Min-max of what sites told, cell by cell; one cell is at 1, also in a federation without any mark, and the page
+    says that this is no reason."""
+    facts = facts_of(5, 3, 40)
+    far = next(fact.value for fact in facts.values() if fact.means == means.PROTOTYPE_DISTANCE).numpy()
+    html = render(page(facts, 5))
+    want = (far - far.min()) / (far.max() - far.min())
+    assert drawn_distances(html) == pytest.approx(want.ravel().tolist(), abs=0.0051)
+    part = words(section(html, SCALED))
+    assert "Shortcut detector site 0, class 2" in part
+    assert "some cell is at 1 in every federation, also where no picture has a mark" in part
+    clean = render(page(facts_of(5, 3, 40, marked=False), 5))
+    assert drawn_distances(clean).count(1.0) == 1
+    assert "Shortcut detector names none The largest distance is no reason for suspicion." in words(
+        section(clean, SCALED)
+    )
+    assert 'class="flag"' not in clean
+
+
+def test_whether_the_largest_distance_is_where_the_detector_points() -> None:
+    facts = facts_of(5, 3, 40)
+    name = next(name for name, fact in facts.items() if fact.means == means.PROTOTYPE_DISTANCE)
+    far = facts[name].value.clone()
+    far[0, 1] = 2 * far.max()
+    assert "The largest distance is at a cell that it names." in render(
+        page({**facts, name: facts[name]._replace(value=far)}, 5)
+    )
+    far[4, 0] = 2 * far.max()
+    html = render(page({**facts, name: facts[name]._replace(value=far)}, 5))
+    assert "Largest distance site 4, class 1" in words(section(html, SCALED))
+    assert "The largest distance is elsewhere." in html
+
+
+def test_two_sites_and_none_have_no_answer_but_what_they_told() -> None:
+    two = words(section(render(page(facts_of(2, 2, 40), 2)), SCALED))
+    assert "Shortcut detector cannot tell The sites reported too little." in two
+    none = facts_of(4, 2, 40, distance=np.full((4, 2), np.nan))
+    assert "Too few sites told how far their prototypes lie" in section(render(page(none, 4)), SCALED)
+
+
+def test_of_many_classes_those_that_are_named_are_drawn() -> None:
+    facts = facts_of(6, 40, 12)
+    name = next(name for name, fact in facts.items() if fact.means == means.PROTOTYPE_DISTANCE)
+    far = facts[name].value.clone()
+    far[:, 1] = far.min()  # the marked class has the smallest distances
+    html = section(render(page({**facts, name: facts[name]._replace(value=far)}, 6)), SCALED)
+    assert "Of 40 classes the 24 with the largest distances are drawn." in words(html)
+    assert "; stands out" in html

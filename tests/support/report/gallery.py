@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 import vitrail as vt
+from tests.support import marked_prototypes
 from tests.support.album import album
 from tests.support.cards import make_table
 from tests.support.report import groups, heatmaps, shortcuts, trust, uncertainty
@@ -142,6 +143,13 @@ def pictures(_: Path) -> str:
     )
 
 
+def pictures_with_prototypes(_: Path) -> str:
+    """Single pictures under two models, and the same without a prototype."""
+    frame = marked_prototypes.squares(["well", "well marked", "ill", "ill marked"] * 3, 5)
+    run, without = marked_prototypes.by_hand([4]), [f"{marked_prototypes.ILL}:4"]
+    return render_private(look_behind(run, marked_prototypes.SITE, frame, [], ["01.png", "02.png"], without))
+
+
 def own_verdict(folder: Path) -> str:
     study = Study.load(packaged("heart_disease.toml")).with_changes(verdict={"folds": 5})
     told = {"verdict": "yes", "why": "it gains.", "rows": 200, "folds": 5, "seeds": 2, "alone": 0.6, "joined": 0.57}
@@ -267,6 +275,7 @@ PAGES: dict[str, Callable[[Path], str]] = {
         looks,
         looks_at_hold_out,
         pictures,
+        pictures_with_prototypes,
         own_verdict,
         carded,
         transferred,

@@ -12,7 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from vitrail.analysis.images.picture_evidence import Case
 from vitrail.analysis.images.prototype_evidence import PrototypeEvidence
+from vitrail.analysis.images.prototype_removal import CANNOT, PrototypeRemoval
 
 SHOWN = 12  # pictures of a gallery, at most
 TYPICAL = 6  # of a class
@@ -56,6 +58,7 @@ class Album(NamedTuple):
     counts: dict[str, NDArray[np.int64]]  # held out, trained on, or all -> [label, said]
     galleries: tuple[Gallery, ...]
     seen: PrototypeEvidence | None = None  # what the models look at
+    removal: PrototypeRemoval | None = None  # what the model says without some prototypes
 
     @property
     def pictures(self) -> int:
@@ -178,9 +181,34 @@ def to_text(album: Album, most: int = 5) -> str:
             "",
         ]
     lines += [*album.sentences(), ""]
+    if album.removal and album.seen:
+        lines += album.removal.sentences(album.seen)
+        lines += [
+            f"  {metric}: {before} before, {after} after" for metric, before, after in album.removal.score_texts()
+        ]
+        lines += [CANNOT, ""]
+        for c in album.removal.changed[:most]:
+            shares = f"{c.before} {c.share_before:.2f} before, {c.after} {c.share_after:.2f} after"
+            lines.append(f"  {c.name}: {c.label}, {shares}: {c.verdict}")
+        lines += [""] * bool(album.removal.changed)
+    for case in album.seen.cases if album.seen else ():
+        lines += [*_case_lines(case), ""]
     for gallery in album.galleries:
         lines.append(f"{gallery.title} ({gallery.of})")
         for s in gallery.shots[:most]:
             lines.append(f"  {s.name}: {s.label}, model {s.said} {s.share:.2f}, unsure {s.unsure:.2f}")
         lines.append("")
     return "\n".join(lines).rstrip()
+
+
+def _case_lines(case: Case) -> list[str]:
+    """One picture under each model."""
+    lines = [f"{case.name}: {f'label {case.label}' if case.label else 'no label'}, model {case.of}"]
+    for view in case.views:
+        asked = f"{view.answer.share:.2f}, with the place that decides painted over {view.covered.share:.2f}"
+        lines.append(f"  {view.model}: {view.answer.said}; probability of {case.of} {asked}")
+        for line in view.lines:
+            which = f"{line.part.of}, prototype {line.part.number}"
+            lines.append(f"    {which}: {line.alike:.2f} x {line.weight:.2f} = {line.adds:.2f}")
+        lines += [f"    all others: {view.rest:.2f}; score of {case.of}: {view.total:.2f}"] if view.lines else []
+    return lines

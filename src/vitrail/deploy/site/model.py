@@ -67,19 +67,24 @@ class SiteModel:
         return one_site(self.site, self.model.study, self.verdict)
 
     def look(
-        self, frame: pd.DataFrame, features: Sequence[str] = (), pictures: Sequence[str] = ()
+        self,
+        frame: pd.DataFrame,
+        features: Sequence[str] = (),
+        pictures: Sequence[str] = (),
+        without: Sequence[str] = (),
     ) -> SiteInspection | Album:
-        """What was found about this site, with its own rows behind it; or what its model says of its pictures."""
+        """What was found about this site, with its own rows behind it; or what its model says of its pictures, and
+        what it says `without` some prototypes."""
         if not self.sights:
             what = (
                 "the coordinator has sent no results about this site: it did not screen the sites, or the run "
                 "has not ended."
             )
             raise VitrailError("there are no results to inspect", [Problem(f"run {self.run}", what)])
-        if problems := unknown(self.model.study, features, pictures):
+        if problems := unknown(self.model.study, features, pictures, without):
             raise VitrailError("cannot look", problems)
         if self.model.study.images:
-            return look_through(self.site, frame, self.model, self.rows, pictures)
+            return look_through(self.site, frame, self.model, self.rows, pictures, without)
         assert self.behind is not None
         return look_at(self.site, frame, self.model, self.behind, features, self.rows)
 

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from vitrail.analysis.calibration import wilson
 from vitrail.analysis.images.gallery import Album
 from vitrail.analysis.images.occlusion_map import OcclusionMap
-from vitrail.analysis.images.prototype_evidence import Box
+from vitrail.analysis.images.picture_evidence import Box
+from vitrail.analysis.images.prototype_removal import CANNOT, SHOWN, PrototypeRemoval
 from vitrail.core.text import number, shorten
 from vitrail.data.readers.images import png
 from vitrail.quality.repair.inspection import ClassRows, ColumnView, SiteInspection
@@ -27,7 +28,7 @@ from vitrail.report.charts.effect_scale import percent
 from vitrail.report.charts.interval_rows import IntervalRow, IntervalRows, Label, RowMark, interval_rows
 from vitrail.report.pages.frame import fill, write_page
 from vitrail.report.sections.performance.own_performance import own_performance
-from vitrail.report.text import Interval, Standing
+from vitrail.report.text import Interval, Standing, metric_words, spoken
 from vitrail.runs.site.inspection_text import rows_of
 
 HEAT = (150, 20, 60)  # red, green, blue of what decides
@@ -47,7 +48,11 @@ def render_private(shown: SiteInspection | Album, joining: dict[str, Any] | None
     given: dict[str, Any] = {"header": shown, "joining": joining}
     if isinstance(shown, Album):
         tools: dict[str, Any] = {"embed": _embedded, "near": _is_small, "warm": _warm, "percent": _percent}
+        tools |= {"most_changed": SHOWN, "cannot_tell": CANNOT}
         figure = svg.twice(lambda width: _right_answers(shown, width))
+        if removal := shown.removal:
+            tools["removed_metric"] = metric_words(next(iter(removal.scores)))
+            tools["removal_figure"] = svg.twice(lambda width: _before_and_after(removal, width))
         return fill("album.html", album=shown, figure=figure, standings=_album_standings(shown), **given, **tools)
     views = [(view, rows_figure(view)) for view in shown.views]
     order = [view for view in shown.views if not view.brief] or list(shown.views)
@@ -113,6 +118,21 @@ def _right_answers(album: Album, width: int) -> Markup:
     key = [RowMark(0.0, words="right, with its 95 % interval"), RowMark(0.0, "tick", "level short", 7.0, "baseline")]
     title, axis = f"How often the model is right at {album.site}", "right answers, per cent"
     return interval_rows(IntervalRows(title, rows, axis, low, high, _whole, key=key), width)
+
+
+def _before_and_after(removal: PrototypeRemoval, width: int) -> Markup:
+    """The study's first score with all prototypes and without some."""
+    metric, scores = next(iter(removal.scores.items()))
+    rows = []
+    for name, score in zip(("as it is", "without them"), scores, strict=True):
+        interval = Interval(*score)
+        words = f"{name}: {spoken(interval)}"
+        label = Label(number(score.value), "value")
+        rows.append(IntervalRow(name, words, interval, [RowMark(score.value)], kind="verdict unsure", right=[label]))
+    ends = [end for row in rows if row.interval.known for end in row.interval[1:]]
+    low, high = interval_domain([row.interval for row in rows], ends)
+    title = f"{metric_words(metric)} with and without {removal.words}"
+    return interval_rows(IntervalRows(title, rows, metric_words(metric), low, high, number), width)
 
 
 def _whole(value: float, digits: int = 0) -> str:

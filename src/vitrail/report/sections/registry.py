@@ -17,6 +17,7 @@ from vitrail.report.sections import (
     cost,
     participation,
     protection,
+    prototype_distance,
     screening,
     selective_prediction,
     shifts,
@@ -62,6 +63,7 @@ SECTIONS = (
     calibration.SECTION,
     effects.SECTION,
     shortcut_maps.SECTION,
+    prototype_distance.SECTION,
     trust.SECTION,  # whom each site learned from
     mixture.SECTION,
     groups.SECTION,

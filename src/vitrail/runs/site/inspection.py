@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -13,13 +14,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitrail.analysis.images.gallery import Album, make_album, picture_title
-from vitrail.analysis.images.prototype_evidence import ViewedModel, make_seen
+from vitrail.analysis.images.picture_evidence import CasePicture, ViewedModel
+from vitrail.analysis.images.prototype_evidence import make_seen
 from vitrail.core.errors import Problem, VitrailError, nearest
 from vitrail.core.facts import ALONE, ENDS, INPUT_FACTOR, INPUT_SHIFT, OWN
 from vitrail.core.losses import UncertaintyLoss, log_shares
 from vitrail.data.encoding import fingerprint_rows
+from vitrail.data.readers.images import MisfitError, fit_cells
 from vitrail.data.readers.tables import clean
-from vitrail.data.splitting import hold_out
 from vitrail.quality.repair.effective_values import InputLayers
 from vitrail.quality.repair.inspection import HeldOutView, SiteInspection, inspect_site
 from vitrail.quality.screening.result import LABEL, Finding
@@ -27,6 +29,7 @@ from vitrail.runs.private_layers import SYMBOLS
 from vitrail.runs.result import Model, Run
 from vitrail.runs.setup import build_task
 from vitrail.runs.site.holdout import summarise_own
+from vitrail.runs.site.prototype_removal import OPTION, compare_without, correct, held_out_of, scores_beside
 from vitrail.study.model import Study
 
 
@@ -56,26 +59,36 @@ def behind(run: Run, site: str) -> SiteBriefing:
 
 
 def look_behind(
-    run: Run, site: str, frame: pd.DataFrame, features: Sequence[str] = (), pictures: Sequence[str] = ()
+    run: Run,
+    site: str,
+    frame: pd.DataFrame,
+    features: Sequence[str] = (),
+    pictures: Sequence[str] = (),
+    without: Sequence[str] = (),
 ) -> SiteInspection | Album:
-    """The facts about this site's findings and about the columns it names, from its own table; or its pictures."""
+    """The facts about this site's findings and about the columns it names, from its own table; or its pictures, and
+    what its model says of them `without` some prototypes."""
     problems = []
     if site not in run.sites:
         problems.append(Problem("--site", f"there is no site {site!r}.", nearest(site, run.sites)))
     elif site not in run.models:
         what = f"the model of {site!r} is on its own machine."
         problems.append(Problem("--site", what, "Look there: vitrail look --kit KIT --data FILE."))
-    if problems := problems + unknown(run.study, features, pictures):
+    if problems := problems + unknown(run.study, features, pictures, without):
         raise VitrailError("cannot look", problems)
     if run.study.images:
-        return look_through(site, frame, run.model_of(site), run.info["fingerprints"].get(site), pictures)
+        return look_through(site, frame, run.model_of(site), run.info["fingerprints"].get(site), pictures, without)
     return look_at(site, frame, run.model_of(site), behind(run, site), features, run.info["fingerprints"].get(site))
 
 
-def unknown(study: Study, features: Sequence[str], pictures: Sequence[str] = ()) -> list[Problem]:
+def unknown(
+    study: Study, features: Sequence[str], pictures: Sequence[str] = (), without: Sequence[str] = ()
+) -> list[Problem]:
     """Of the columns that somebody names, those that the study has not."""
-    if pictures and not study.images:
-        return [Problem("--picture", "the study is of tables.", "Leave it out, or name columns by --feature.")]
+    given = {"--picture": pictures, OPTION: without}
+    if not study.images and any(given.values()):
+        hint = "Leave it out, or name columns by --feature."
+        return [Problem(flag, "the study is of tables.", hint) for flag, values in given.items() if values]
     if study.images and features:
         what = "the study is of pictures, and has no columns."
         return [Problem("--feature", what, "Leave it out: the pictures themselves are shown.")]
@@ -115,37 +128,65 @@ def look_at(
 
 
 def look_through(
-    site: str, frame: pd.DataFrame, mine: Model, fingerprint: str | None, pictures: Sequence[str] = ()
+    site: str,
+    frame: pd.DataFrame,
+    mine: Model,
+    fingerprint: str | None,
+    pictures: Sequence[str] = (),
+    without: Sequence[str] = (),
 ) -> Album:
     """The site's own pictures beside what its model says of them, and what it looks at. `pictures`: those to be taken
-    apart; without any, the first of each gallery. `fingerprint` of the pictures that the run saw, where known."""
+    apart, of these or files of others; without any, the first of each gallery. `fingerprint` of the pictures that the
+    run saw, where known. `without`: prototypes to take out of a copy of the model, CLASS:NUMBER."""
     study, rows = mine.study, clean(frame, mine.study)
     y = rows[study.target.column].to_numpy()
-    held_out = None
-    if fingerprint in (None, fingerprint_rows(rows)):
-        held_out = np.isin(np.arange(len(y)), hold_out(rows, study, mine.seed, site)[1])
-    names = [picture_title(n) for n in rows.index]
-    if bad := [n for n in pictures if n not in names]:
-        problems = [Problem("--picture", f"there is no picture {n!r} in --data.", nearest(n, names)) for n in bad]
-        raise VitrailError("cannot look", problems)
+    held_out = held_out_of(site, rows, mine, fingerprint)
+    names, levels = [picture_title(n) for n in rows.index], study.target.levels
+    new = _other_pictures(study, [n for n in pictures if n not in names], names)
+    correction = correct(mine, site, frame, fingerprint, without) if without else None
     task, scorer = mine.scorer()
     pixels = mine.encoder.matrix(rows)
     z = scorer(torch.from_numpy(pixels))
     assert isinstance(task.loss, UncertaintyLoss)  # of classes, and pictures are told apart by classes
     numbers = task.loss.predictions(z).double().numpy(), task.loss.uncertainty(z).double().numpy()
-    about = site, study.name, study.target.column, study.target.levels
+    about = site, study.name, study.target.column, levels
     album = make_album(*about, names, pixels, y, *numbers, held_out)
-    cases = [names.index(n) for n in pictures] or [names.index(g.shots[0].name) for g in album.galleries]
+    cases = dict.fromkeys(n for n in pictures if n in names)
+    if not pictures:
+        cases = dict.fromkeys(g.shots[0].name for g in album.galleries)
+    at = {name: i for i, name in enumerate(names)}
+    taken = [*(CasePicture(n, pixels[at[n]], levels[y[at[n]]]) for n in cases), *new]
     held = mine.models()
-    sights = [ViewedModel("your model", scorer, held[OWN])]
+    sights, beside = [ViewedModel("your model", scorer, held[OWN])], list[ViewedModel]()
     if ALONE in held:
         alone = {k: v[None] for k, v in held[ALONE].items()}
         sights.append(
             ViewedModel("trained on your pictures alone", lambda x: task.output(alone, x[None])[0], held[ALONE])
         )
+    removal = None
+    if correction is not None:
+        removal = compare_without(mine, correction, rows, pixels, names, held_out)
+        beside.append(ViewedModel(removal.title, scores_beside(mine, correction), {}))
     learned = np.ones(len(y), bool) if held_out is None else ~held_out
-    seen = make_seen(task.net, sights, pixels, y, names, study.target.levels, learned, list(dict.fromkeys(cases)))
-    return album._replace(seen=seen)
+    seen = make_seen(task.net, sights, pixels, y, names, levels, learned, task.loss.predictions, taken, beside)
+    return album._replace(seen=seen, removal=removal)
+
+
+def _other_pictures(study: Study, places: Sequence[str], names: Sequence[str]) -> list[CasePicture]:
+    """Files of pictures that are not among the site's, brought to what the sites agreed on."""
+    assert study.images
+    problems = list[Problem]()
+    for place in places:
+        if not Path(place).is_file():
+            what = f"there is no picture {place!r} in --data, and no such file."
+            problems.append(Problem("--picture", what, nearest(place, names)))
+    files = [Path(place) for place in places if Path(place).is_file()]
+    fitted = list(zip(files, fit_cells(files, study.images), strict=True)) if files else []
+    wrong = [(file, cell) for file, cell in fitted if isinstance(cell, MisfitError)]
+    problems += [Problem(f"--picture {file}", f"{cell.what}.", cell.hint) for file, cell in wrong]
+    if problems:
+        raise VitrailError("cannot look", problems)
+    return [CasePicture(str(file), cell) for file, cell in fitted]
 
 
 class _Expects:
