@@ -72,10 +72,10 @@ def test_pictures_are_left_as_they_were() -> None:
 def test_where_hiding_only_raises_the_score_nothing_decides() -> None:
     """A fall below zero is no fall: neither a share of the log-odds nor a shade on the picture."""
     places = np.array([0, 4])
-    raised = OcclusionMap(np.array([[-1.0, -3.0], [-2.0, -0.5]]), places, places, 4, 5, 2.0)
+    raised = OcclusionMap(*[np.array([[-1.0, -3.0], [-2.0, -0.5]])] * 2, places, places, 4, 5, 2.0)
     assert raised.share == 0.0
     assert not raised.decides
     assert not raised.over(8, 8).any()
-    fallen = raised._replace(fall=-raised.fall)  # the control
+    fallen = raised._replace(fall=-raised.fall, much=-raised.fall)  # the control
     assert fallen.share == 1.0
     assert fallen.over(8, 8).all()
