@@ -26,6 +26,7 @@ from vitrail.analysis.shortcuts import detector
 from vitrail.analysis.shortcuts.detector import LEVEL, ShortcutSignals, judge, least_to_largest
 from vitrail.core.facts import ALONE, OWN
 
+MUCH = 0.30
 HARM = 0.10  # points of accuracy, without the mark against with it
 TITLES = {"xray": "X-rays", "cifar": "CIFAR-10", "cub": "birds"}
 NAMED = {
@@ -36,7 +37,6 @@ NAMED = {
     "before": "the rule of decision 022",
     "rule": "the rule",
 }
-RULES = tuple(NAMED)
 BEFORE = {
     "WEIGHTS": {"piece": 0.5, "travel": 0.2, "easy": 0.05, "together": 0.25},
     "TOGETHER": ("piece", "travel", "easy"),
@@ -142,8 +142,12 @@ class One(NamedTuple):
         return self.told["site"], self.told["label"]
 
     @property
+    def harm(self) -> float:
+        return float(self.told[ALONE]["with"] - self.told[ALONE]["without"])
+
+    @property
     def harms(self) -> bool:
-        return bool(self.told[ALONE]["with"] - self.told[ALONE]["without"] >= HARM)
+        return self.harm >= HARM
 
 
 def share(hits: Sequence[bool]) -> str:
@@ -169,21 +173,26 @@ def places(every: Sequence[One]) -> list[tuple[str, list[One]]]:
     return [*found, ("all", list(every))]
 
 
+def rules_of(every: Sequence[One]) -> list[str]:
+    """Of federations without margins none are judged by them."""
+    return [k for k in NAMED if k != "margin" or any("margin" in o.told["facts"] for o in every)]
+
+
 def clean(every: Sequence[One]) -> list[str]:
-    rows = []
+    rows, rules = [], rules_of(every)
     for title, some in places([o for o in every if o.job.mark == "clean"]):
-        alarms = {k: sum(len(o.by[k].named) for o in some) / max(1, len(some)) for k in RULES}
+        alarms = {k: sum(len(o.by[k].named) for o in some) / max(1, len(some)) for k in rules}
         loud = sum(bool(o.by["rule"].named) for o in some)
         limit = f"{upper(loud, len(some)):.2f}" if some else ""
-        rows.append([title, str(len(some)), *(f"{alarms[k]:.2f}" for k in RULES), limit])
-    head = ["clean: false alarms in a federation", "federations", *(NAMED[k] for k in RULES), "95 % limit of the rule"]
+        rows.append([title, str(len(some)), *(f"{alarms[k]:.2f}" for k in rules), limit])
+    head = ["clean: false alarms in a federation", "federations", *(NAMED[k] for k in rules), "95 % limit of the rule"]
     return table(head, rows)
 
 
 def found(every: Sequence[One], harmful: bool) -> list[str]:
     rows = []
     for title, some in places([o for o in every if o.job.mark != "clean" and o.harms == harmful]):
-        for k in RULES if some else ():
+        for k in rules_of(every) if some else ():
             first = share([o.by[k].first[0] == o.cell[0] for o in some])
             named = share([o.cell in o.by[k].named for o in some])
             others = np.mean([sum(c != o.cell for c in o.by[k].named) for o in some])
@@ -262,7 +271,11 @@ def accuracy(every: Sequence[One]) -> list[str]:
 def goals(every: Sequence[One]) -> list[str]:
     hurt, quiet = ([o for o in every if (o.job.mark == "clean") == clean] for clean in (False, True))
     rows = []
-    for what, some in (("harms", [o for o in hurt if o.harms]), ("spoils", [o for o in hurt if o.spoils])):
+    for what, some in (
+        ("harms", [o for o in hurt if o.harms]),
+        (f"harms by {100 * MUCH:.0f} points", [o for o in hurt if o.harm >= MUCH]),
+        ("spoils", [o for o in hurt if o.spoils]),
+    ):
         for rule in ("rule", "before"):
             named = [o.by[rule] for o in some]
             firsts = [v.first[0] == o.cell[0] for v, o in zip(named, some, strict=True)]
@@ -270,7 +283,7 @@ def goals(every: Sequence[One]) -> list[str]:
             rows.append(against(f"{NAMED[rule]}, the mark {what}: site first", firsts, 0.9))
             rows.append(against(f"{NAMED[rule]}, the mark {what}: cell found", cells, 0.8))
         rows.append(against(f"the mark {what}: occlusion covers it", [bool(o.told["covers"]) for o in some], 0.9))
-    for rule in ("rule", "before"):
+    for rule in ("rule", "before") if quiet else ():
         alarms = [bool(o.by[rule].named) for o in quiet]
         rows.append(against(f"{NAMED[rule]}, clean: an alarm", alarms, LEVEL, -1))
     return table(["all federations", "", "95 % interval", "goal", ""], rows)
