@@ -301,7 +301,7 @@ def exact(hits: int, trials: int) -> tuple[float, float]:
     return low, float(beta.ppf(0.975, hits + 1, trials - hits)) if hits < trials else 1.0
 
 
-def part(every: Sequence[One], old: bool) -> list[str]:
+def part(every: Sequence[One]) -> list[str]:
     return [
         *goals(every),
         *clean(every),
@@ -313,7 +313,7 @@ def part(every: Sequence[One], old: bool) -> list[str]:
         SEEN,
         "",
         *looked(every),
-        decided(every) if old else "",
+        decided(every),
         "",
         *accuracy(every),
     ]
@@ -345,7 +345,7 @@ def main() -> None:
         "",
         FRESH.format(when=WHEN, files=", ".join(RULE), frozen=FROZEN, today=same),
         "",
-        *part(fresh, False),
+        *part(fresh),
         f"Planned are {'; '.join(wanted)} federations. Done: "
         + "; ".join(f"{title}: {len(some)}" for title, some in places(fresh))
         + ".",
@@ -354,7 +354,7 @@ def main() -> None:
         "",
         OLD,
         "",
-        *part(old, True),
+        *part(old),
     ]
     given.out.write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
