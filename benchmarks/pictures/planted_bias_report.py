@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 from scipy.stats import beta
@@ -20,44 +22,65 @@ from job_lines import finished
 from planted_bias import DATA, RESULTS, SHARES, Job, jobs
 
 from vitrail.analysis.images.occlusion_map import DECIDES
-from vitrail.analysis.shortcuts.detector import LEVEL, judge, least_to_largest
+from vitrail.analysis.shortcuts import detector
+from vitrail.analysis.shortcuts.detector import LEVEL, ShortcutSignals, judge, least_to_largest
 from vitrail.core.facts import ALONE, OWN
 
+MUCH = 0.30
 HARM = 0.10  # points of accuracy, without the mark against with it
 TITLES = {"xray": "X-rays", "cifar": "CIFAR-10", "cub": "birds"}
 NAMED = {
     "distance": "largest distance",
     "travel": "travel alone",
     "piece": "piece alone",
+    "margin": "margin alone",
+    "before": "the rule of decision 022",
     "rule": "the rule",
-    "less": "the rule without pieces",
 }
-RULES = tuple(NAMED)
+BEFORE = {
+    "WEIGHTS": {"piece": 0.5, "travel": 0.2, "easy": 0.05, "together": 0.25},
+    "TOGETHER": ("piece", "travel", "easy"),
+}
+SOURCE = Path(__file__).parents[2] / "src" / "vitrail"
+RULE = (
+    "analysis/shortcuts/detector.py",
+    "analysis/shortcuts/outliers.py",
+    "methods/blocks/patch_transplant.py",
+    "methods/blocks/shortcut_signals.py",
+    "analysis/images/occlusion_map.py",
+)
+FROZEN = "346825753b2e241f04b276ac622d22d5440bff7f7030cf9ebd5f5bb441e679de"
+WHEN = "on 2026-11-19 at 22:08 UTC"
 Cell = tuple[int, int]
 SETTINGS = """\
-Printed by benchmarks/pictures/planted_bias_report.py from {runs} federations on {device}. Sites hold every class, drawn at
-random; X-rays: {xray.train} training and {xray.held} hold-out pictures of a class at a site, CIFAR-10: {cifar.train}
-and {cifar.held} (half as many at 8 sites), both with the small backbone ({xray.width} channels at first) trained at the
-sites; birds: about 7 and 6, features of a frozen EfficientNet-Lite0, of which no piece is told. CIFAR-10 is learned
-badly from so few pictures (see the last table). inDISCO as the paper has it, with a model trained alone beside it. A
-mark is on a share of one site's pictures of one class, in training and hold-out. X-rays and CIFAR-10 at 8 sites ran on
-that machine's CPUs.
+Printed by benchmarks/pictures/planted_bias_report.py. Sites hold every class, drawn at random; X-rays: {xray.train}
+training and {xray.held} hold-out pictures of a class at a site, CIFAR-10: {cifar.train} and {cifar.held} (half as many
+at 8 sites), both with the small backbone ({xray.width} channels at first) trained at the sites; birds: about 7 and 6,
+features of a frozen EfficientNet-Lite0, of which no piece is told. CIFAR-10 is learned badly from so few pictures (see
+the last table). inDISCO as the paper has it, with a model trained alone beside it. A mark is on a share of one site's
+pictures of one class, in training and hold-out.
 
-The rule's pieces (methods/blocks/patch_transplant.py) were found on X-rays and CIFAR-10 of seeds 200 to 206; its form
-on made-up numbers
-(benchmarks/pictures/planted_bias_rule.py). It was not changed after any of these federations. That nothing is told of frozen
-maps was decided after birds of other seeds (11 to 20). The mark *harms* where the site's model that was
-trained alone is at least {harm:.0f} points worse on all sites' hold-out pictures of the class without the mark than on
-the same with it. It *spoils* where without the mark it is, moreover, {harm:.0f} points worse than the model of the same
-site in the clean federation of the same seed (same cut, same start): a mark that is only learned beside the class harms
-and spoils not.
+The mark *harms* where the site's model that was trained alone is at least {harm:.0f} points worse on all sites'
+hold-out pictures of the class without the mark than on the same with it. It *spoils* where without the mark it is,
+moreover, {harm:.0f} points worse than the model of the same site in the clean federation of the same seed (same cut,
+same start): a mark that is only learned beside the class harms and spoils not.
 
 Site first: the most suspicious cell (site and class) is at the marked site. Found: the marked cell is named. The
 largest distance (the paper's, scaled from the least to the largest) names one cell in each federation, clean or not;
-the others name cells by chance at a level of {level} for the whole federation."""
-GOALS = """\
+the others name cells by chance at a level of {level} for the whole federation. The simple rivals with the same
+information are each signal alone, and the rule of decision 022, which knew no margins.
+
 Goals: site first in >= 90 %, cell found in >= 80 % of the federations whose mark harms; at most {level} false alarms in
 a clean federation; occlusion covers the mark in >= 90 % where it is what the model uses (where it harms)."""
+FRESH = """\
+The margin, the weights and the window of occlusion were chosen on federations of seeds 340 to 342 (X-rays) and on
+made-up numbers. The rule was frozen {when}, and its judgement of the federations below was looked at once, after that.
+Their training had begun before and does not depend on the rule. SHA-256 of the rule's files ({files}, one after the
+other) when it was frozen: {frozen}; today: {today}."""
+OLD = """\
+Federations of seeds 11 to 30, made before sites told margins, on one H200 and its machine. The rule judges them without
+margins, as it does where a site's program does not tell them. Its weights were compared on them too, so they are no
+test. Occlusion here is by the mean over all pictures of the class: the rule of the window as it was before."""
 SEEN = """\
 What the alone model of the marked site looks at in the training pictures of the class, where the mark harms. Covers:
 the window whose hiding costs most holds at least half of the mark; of a line, which takes another course in every
@@ -74,20 +97,25 @@ class Verdict(NamedTuple):
 
 def verdicts(told: dict[str, Any]) -> dict[str, Verdict]:
     facts = {k: np.array(v, float) for k, v in told["facts"].items()}
-    out = judge(facts["travel"], facts["piece"], facts["easy"], facts["distance"])
+    margin = facts.pop("margin", None)
+    out = judge(**facts, margin=margin)
     assert out is not None
     far = least_to_largest(out.distance)
     largest = _lowest(-far)
     found = {"distance": Verdict(largest, [largest])}
-    for name in ("travel", "piece"):
+    for name in ("travel", "piece", "margin"):
         p = out.chances.get(name, np.full(out.chance.shape, np.nan))
         cells = [(int(s), int(c)) for s, c in np.argwhere(p * np.isfinite(p).sum() <= LEVEL)]
         found[name] = Verdict(_lowest(p), cells)
-    for name, told_of in (("rule", out), ("less", judge(facts["travel"], None, facts["easy"]))):
-        assert told_of is not None
-        found[name] = Verdict(_lowest(told_of.chance), [(f.site, f.label) for f in told_of.found])
-    found["rule"] = found["rule"]._replace(by=[f.by for f in out.found])
+    with mock.patch.multiple(detector, **BEFORE):
+        before = judge(**facts)
+    found |= {"before": _verdict(before), "rule": _verdict(out)}
     return found
+
+
+def _verdict(out: ShortcutSignals | None) -> Verdict:
+    assert out is not None
+    return Verdict(_lowest(out.chance), [(f.site, f.label) for f in out.found], [f.by for f in out.found])
 
 
 def _lowest(table: Any) -> Cell:
@@ -114,8 +142,12 @@ class One(NamedTuple):
         return self.told["site"], self.told["label"]
 
     @property
+    def harm(self) -> float:
+        return float(self.told[ALONE]["with"] - self.told[ALONE]["without"])
+
+    @property
     def harms(self) -> bool:
-        return bool(self.told[ALONE]["with"] - self.told[ALONE]["without"] >= HARM)
+        return self.harm >= HARM
 
 
 def share(hits: Sequence[bool]) -> str:
@@ -141,21 +173,26 @@ def places(every: Sequence[One]) -> list[tuple[str, list[One]]]:
     return [*found, ("all", list(every))]
 
 
+def rules_of(every: Sequence[One]) -> list[str]:
+    """Of federations without margins none are judged by them."""
+    return [k for k in NAMED if k != "margin" or any("margin" in o.told["facts"] for o in every)]
+
+
 def clean(every: Sequence[One]) -> list[str]:
-    rows = []
+    rows, rules = [], rules_of(every)
     for title, some in places([o for o in every if o.job.mark == "clean"]):
-        alarms = {k: sum(len(o.by[k].named) for o in some) / max(1, len(some)) for k in RULES}
+        alarms = {k: sum(len(o.by[k].named) for o in some) / max(1, len(some)) for k in rules}
         loud = sum(bool(o.by["rule"].named) for o in some)
         limit = f"{upper(loud, len(some)):.2f}" if some else ""
-        rows.append([title, str(len(some)), *(f"{alarms[k]:.2f}" for k in RULES), limit])
-    head = ["clean: false alarms in a federation", "federations", *(NAMED[k] for k in RULES), "95 % limit of the rule"]
+        rows.append([title, str(len(some)), *(f"{alarms[k]:.2f}" for k in rules), limit])
+    head = ["clean: false alarms in a federation", "federations", *(NAMED[k] for k in rules), "95 % limit of the rule"]
     return table(head, rows)
 
 
 def found(every: Sequence[One], harmful: bool) -> list[str]:
     rows = []
     for title, some in places([o for o in every if o.job.mark != "clean" and o.harms == harmful]):
-        for k in RULES if some else ():
+        for k in rules_of(every) if some else ():
             first = share([o.by[k].first[0] == o.cell[0] for o in some])
             named = share([o.cell in o.by[k].named for o in some])
             others = np.mean([sum(c != o.cell for c in o.by[k].named) for o in some])
@@ -234,17 +271,52 @@ def accuracy(every: Sequence[One]) -> list[str]:
 def goals(every: Sequence[One]) -> list[str]:
     hurt, quiet = ([o for o in every if (o.job.mark == "clean") == clean] for clean in (False, True))
     rows = []
-    for what, some in (("harms", [o for o in hurt if o.harms]), ("spoils", [o for o in hurt if o.spoils])):
-        rows.append(against(f"the mark {what}: site first", [o.by["rule"].first[0] == o.cell[0] for o in some], 0.9))
-        rows.append(against(f"the mark {what}: cell found", [o.cell in o.by["rule"].named for o in some], 0.8))
+    for what, some in (
+        ("harms", [o for o in hurt if o.harms]),
+        (f"harms by {100 * MUCH:.0f} points", [o for o in hurt if o.harm >= MUCH]),
+        ("spoils", [o for o in hurt if o.spoils]),
+    ):
+        for rule in ("rule", "before"):
+            named = [o.by[rule] for o in some]
+            firsts = [v.first[0] == o.cell[0] for v, o in zip(named, some, strict=True)]
+            cells = [o.cell in v.named for v, o in zip(named, some, strict=True)]
+            rows.append(against(f"{NAMED[rule]}, the mark {what}: site first", firsts, 0.9))
+            rows.append(against(f"{NAMED[rule]}, the mark {what}: cell found", cells, 0.8))
         rows.append(against(f"the mark {what}: occlusion covers it", [bool(o.told["covers"]) for o in some], 0.9))
-    alarms = [bool(o.by["rule"].named) for o in quiet]
-    return table(["the rule, all federations", "", "goal", ""], [*rows, against("clean: an alarm", alarms, LEVEL, -1)])
+    for rule in ("rule", "before") if quiet else ():
+        alarms = [bool(o.by[rule].named) for o in quiet]
+        rows.append(against(f"{NAMED[rule]}, clean: an alarm", alarms, LEVEL, -1))
+    return table(["all federations", "", "95 % interval", "goal", ""], rows)
 
 
 def against(title: str, hits: Sequence[bool], goal: float, sign: int = 1) -> list[str]:
     met = "" if not hits else "met" if sign * (np.mean(hits) - goal) >= 0 else "missed"
-    return [title, share(hits), f"{'>=' if sign > 0 else '<='} {goal}", met]
+    low, high = exact(sum(hits), len(hits))
+    return [title, share(hits), f"{low:.2f} to {high:.2f}" if hits else "", f"{'>=' if sign > 0 else '<='} {goal}", met]
+
+
+def exact(hits: int, trials: int) -> tuple[float, float]:
+    """Clopper and Pearson's."""
+    low = float(beta.ppf(0.025, hits, trials - hits + 1)) if hits else 0.0
+    return low, float(beta.ppf(0.975, hits + 1, trials - hits)) if hits < trials else 1.0
+
+
+def part(every: Sequence[One]) -> list[str]:
+    return [
+        *goals(every),
+        *clean(every),
+        who_said_so(every),
+        "",
+        *found(every, True),
+        *found(every, False),
+        *by_mark(every),
+        SEEN,
+        "",
+        *looked(every),
+        decided(every),
+        "",
+        *accuracy(every),
+    ]
 
 
 def main() -> None:
@@ -259,38 +331,30 @@ def main() -> None:
         same = done.get(job._replace(mark="clean", share=0.0))
         every.append(One(job, told, verdicts(told), same[ALONE]["without"] if same else np.nan))
     about = {"harm": 100 * HARM, "level": LEVEL, **{k: DATA[k] for k in ("xray", "cifar")}}
+    fresh = [o for o in every if "margin" in o.told["facts"]]
+    old = [o for o in every if "margin" not in o.told["facts"]]
+    today = hashlib.sha256(b"".join((SOURCE / name).read_bytes() for name in RULE)).hexdigest()
+    same = "the same" if today == FROZEN else today
     wanted = [f"{title}: {len(some)}" for title, some in places([One(j, {}, {}) for j in jobs()])]
     lines = [
         f"# Marks planted in pictures, {time.strftime('%Y-%m-%d')}",
         "",
-        SETTINGS.format(runs=len(every), device=given.device, **about),
+        SETTINGS.format(**about),
         "",
-        GOALS.format(level=LEVEL),
+        f"## Fresh seeds: {len(fresh)} federations on {given.device}",
         "",
-        *goals(every),
-        "## Found or not",
+        FRESH.format(when=WHEN, files=", ".join(RULE), frozen=FROZEN, today=same),
         "",
-        *clean(every),
-        who_said_so(every),
-        "",
-        *found(every, True),
-        *found(every, False),
-        "## By mark and share",
-        "",
-        *by_mark(every),
-        "## What is seen",
-        "",
-        SEEN,
-        "",
-        *looked(every),
-        decided(every),
-        "",
-        "## Accuracy",
-        "",
-        *accuracy(every),
+        *part(fresh),
         f"Planned are {'; '.join(wanted)} federations. Done: "
-        + "; ".join(f"{title}: {len(some)}" for title, some in places(every))
+        + "; ".join(f"{title}: {len(some)}" for title, some in places(fresh))
         + ".",
+        "",
+        f"## Before margins: {len(old)} federations",
+        "",
+        OLD,
+        "",
+        *part(old),
     ]
     given.out.write_text("\n".join(lines) + "\n")
     print("\n".join(lines))

@@ -29,9 +29,10 @@ import numpy as np
 from scipy import special, stats
 
 from vitrail.analysis.shortcuts.detector import LEVEL, judge, least_to_largest
+from vitrail.core.facts import CUT
 
 HERE = Path(__file__).parent
-ALONE = ("piece", "travel", "easy", "distance")
+ALONE = ("piece", "margin", "travel", "easy", "distance")
 
 
 class World(NamedTuple):
@@ -116,6 +117,7 @@ def simulate(
     log_loss += rng.normal(size=both) * 0.5 / np.sqrt(trained)
     far = np.exp(draw(0.2, classes) + draw(0.2, sites, 1) + draw(0.15, *both))
     travel = np.full((sites, sites, classes, 2), np.nan)
+    margin = travel.copy()
     for s, c in np.ndindex(both):
         here = mark is not None and c == 1 and s == 0
         if (n := tested[s, c]) >= 5:
@@ -127,6 +129,8 @@ def simulate(
                 without = special.expit(special.logit(mark.away) + picture)
                 chance[0] = np.where(rng.random(n) < mark.share, mark.home, without) if here else without
             travel[:, s, c, 0], travel[:, s, c, 1] = (rng.random(chance.shape) < chance).sum(1), n
+            sure = np.clip(special.logit(chance), -CUT, CUT)
+            margin[:, s, c, 0], margin[:, s, c, 1] = ((sure + CUT) / (2 * CUT)).sum(1), n
     if mark is not None:
         log_loss[0, 1] += mark.share * np.log(mark.easy)
         far[0, 1] *= mark.distance
@@ -134,7 +138,7 @@ def simulate(
     rises = np.abs(draw(0.5, sites, sites, classes)) + 0.1  # natural pieces convince everybody, some more
     at = np.arange(sites)
     rises[at, at] = lead + (rises.sum(1) - rises[at, at]) / max(1, sites - 1)
-    return {"travel": travel, "piece": rises, "easy": np.exp(log_loss), "distance": far}
+    return {"travel": travel, "margin": margin, "piece": rises, "easy": np.exp(log_loss), "distance": far}
 
 
 def trial(seed: int, job: dict[str, Any]) -> dict[str, Any]:
@@ -199,7 +203,7 @@ Promised: at most {level} for the rule. Limit: the 95 % upper limit of the rule'
 cell in every federation (1.000) and is left out. Rows: mean hold-out pictures of a class at a site; below 5 none are
 told. `strong` and `one odd site` are outside the promise's assumptions or at their edge.
 
-| sites x classes | rows | world | trials | rule | limit | piece alone | travel alone | easy alone | distance alone |
+| sites x classes | rows | world | trials | rule | limit | piece alone | margin alone | travel alone | easy alone | distance alone |
 | --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
 """
 PLANTED = """

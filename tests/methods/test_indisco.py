@@ -4,6 +4,7 @@ its limits; and what a site shows only if it agrees."""
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -34,7 +35,7 @@ from tests.support.indisco_by_hand import (
 )
 from vitrail import methods
 from vitrail.core.exchange import Rows
-from vitrail.core.facts import ALONE, EASY, OWN, PIECE, PROTOTYPE_DISTANCE, SHARED, TRAVEL, find_value
+from vitrail.core.facts import ALONE, EASY, MARGIN, OWN, PIECE, PROTOTYPE_DISTANCE, SHARED, TRAVEL, find_value
 from vitrail.core.task import Batch
 from vitrail.core.tensors import Params
 from vitrail.engine.local import Engine
@@ -113,6 +114,23 @@ def test_travel_counts_what_each_model_tells_right() -> None:
     assert found.sum() > 0
     assert not last.coord.offers.any(), "the coordinator forgot them"
     assert not any(v.any() for v in last.coord.offered.values())
+
+
+def test_margins_say_how_sure_each_model_is() -> None:
+    """By hand: log-odds cut at 4, from 0 to 1, summed over the hold-out pictures of a class."""
+    engine, state, last = usual("all")
+    found = find_value(last.facts, MARGIN)
+    assert found is not None
+    for j, name in enumerate(engine.names):
+        at = HELD.names.index(name)
+        mine = slice(HELD.starts[at], HELD.starts[at] + HELD.sizes[at])
+        y = HELD.y[mine].argmax(1)
+        for u, c in product(range(3), range(K)):
+            p = scores(site(state.alone, u), HELD.x[mine]).softmax(1)[:, c]
+            odds = (p / (1 - p)).log()[y == c]
+            there = [((odds.clamp(-4, 4) + 4) / 8).sum(), len(odds)] if len(odds) >= 2 else [0, 0]
+            assert torch.allclose(found[u, j, c], torch.tensor(there).to(found), atol=1e-5)
+    assert found[..., 1].equal(find_value(last.facts, TRAVEL)[..., 1])  # type: ignore[index]
 
 
 def test_a_pushed_prototype_is_a_patch_of_its_picture() -> None:

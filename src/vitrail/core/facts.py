@@ -84,6 +84,11 @@ ALONE_BIAS = "constants of a linear model trained alone"  # [site, output]
 # Of networks with prototypes. Nothing is told of a class of which a site has too few pictures, or where it refused: 0.
 TRAVEL = "a user's model on a site's hold-out pictures of a class: how many it tells right, and how many there are"
 # [user, site, class, 2]
+MARGIN = (
+    "how sure a user's model is of a site's hold-out pictures of a class, from 0 to 1 each and summed; and how many"
+)
+# [user, site, class, 2]
+CUT = 4.0  # log-odds that are 0 and 1 there
 PIECE = "how far the most telling piece of a site's pictures of a class convinces a user's model: a rise in log-odds"
 # [site, user, class]
 EASY = "the mean loss of a site's pictures of a class after the warm-up"  # [site, class]

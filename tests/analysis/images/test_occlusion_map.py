@@ -43,6 +43,22 @@ def test_the_place_that_the_model_answers_by_is_found(size: int, y: int, x: int,
     assert inside > 3 * over.mean()
 
 
+def test_a_mark_on_a_quarter_of_the_pictures_is_the_strongest() -> None:
+    """Though the mean over all falls more where something lies that all of them have."""
+    pictures = noise(20)
+    pictures[:, :, 12:18, 12:18] = 255
+    pictures[:5, :, :6, :6] = 255
+
+    def answer(rows: Pictures) -> NDArray[np.float64]:
+        own, mark = (brightness_at(at, at, 6, times)(rows)[:, 1] for at, times in ((12, 4.0), (0, 10.0)))
+        return np.stack([np.zeros(len(rows)), own + np.maximum(mark, 0)], 1)
+
+    told = hide(answer, pictures, 1)
+    assert told.strongest[0] < 4
+    assert told.strongest[1] < 4
+    assert told._replace(much=told.fall).strongest[0] > 8, "the control: by the mean"
+
+
 def test_a_model_that_looks_everywhere_has_no_place_that_decides() -> None:
     def answer(rows: Pictures) -> NDArray[np.float64]:
         return np.stack([np.zeros(len(rows)), rows.mean((1, 2, 3)) / 64], 1)
@@ -72,10 +88,10 @@ def test_pictures_are_left_as_they_were() -> None:
 def test_where_hiding_only_raises_the_score_nothing_decides() -> None:
     """A fall below zero is no fall: neither a share of the log-odds nor a shade on the picture."""
     places = np.array([0, 4])
-    raised = OcclusionMap(np.array([[-1.0, -3.0], [-2.0, -0.5]]), places, places, 4, 5, 2.0)
+    raised = OcclusionMap(*[np.array([[-1.0, -3.0], [-2.0, -0.5]])] * 2, places, places, 4, 5, 2.0)
     assert raised.share == 0.0
     assert not raised.decides
     assert not raised.over(8, 8).any()
-    fallen = raised._replace(fall=-raised.fall)  # the control
+    fallen = raised._replace(fall=-raised.fall, much=-raised.fall)  # the control
     assert fallen.share == 1.0
     assert fallen.over(8, 8).all()

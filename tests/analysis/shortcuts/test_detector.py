@@ -56,7 +56,7 @@ def test_of_clean_federations_at_most_the_promised_share_raises_an_alarm(clean: 
     assert np.mean([bool(s.found) for s in clean]) <= LEVEL
 
 
-@pytest.mark.parametrize("signal", ["piece", "travel", "easy", "distance"])
+@pytest.mark.parametrize("signal", ["piece", "margin", "travel", "easy", "distance"])
 def test_each_signal_alone_keeps_it_too(clean: list[ShortcutSignals], signal: str) -> None:
     least = [np.nanmin(p) * np.isfinite(p).sum() for s in clean if (p := s.chances.get(signal)) is not None]
     assert len(least) > 390
@@ -92,7 +92,7 @@ def test_a_shortcut_is_found(sites: int, classes: int, rows: int, world: str, ma
     cells = [[(f.site, f.label) for f in s.found] for s in told]
     assert np.mean([(0, 1) in c for c in cells]) >= at_least
     assert np.mean([any(other != (0, 1) for other in c) for c in cells]) <= 2 * LEVEL
-    assert np.mean([bool({"piece", "travel"} & set(s.found[0].by)) for s in told if s.found]) > 0.8
+    assert np.mean([bool({"piece", "margin", "travel"} & set(s.found[0].by)) for s in told if s.found]) > 0.8
     assert all(0 <= f.chance <= LEVEL for s in told for f in s.found)
 
 
@@ -133,6 +133,27 @@ def test_a_model_that_did_not_go_round_is_not_compared_with() -> None:
     assert found.piece[2, 0] == pytest.approx(piece[2, 2, 0] - piece[2, [0, 3, 4], 0].mean())
     assert np.isnan(found.piece[1]).all()
     assert (2, 0) in [(f.site, f.label) for f in found.found]
+
+
+def test_a_model_that_is_surer_at_home_than_elsewhere() -> None:
+    """All models find site 3 easier, and one model is surer everywhere: neither is a shortcut."""
+    rng = np.random.default_rng(0)
+    margin = np.full((5, 5, 4, 2), 20.0)
+    margin[..., 0] = 20 * (0.6 + 0.02 * rng.normal(size=(5, 5, 4)))
+    margin[:, 3, :, 0] += 4
+    margin[1, ..., 0] += 3
+    assert judged(margin=margin).found == []
+    margin[2, 2, 0, 0] += 4
+    margin[2, [0, 1, 3, 4], 0, 0] -= 2
+    found = judged(margin=margin)
+    assert [(f.site, f.label, f.by) for f in found.found] == [(2, 0, ("margin",))]
+    above = margin[..., 0, 0] / 20 * 8
+    others = [above[[u for u in range(5) if u not in (2, t)], t].mean() for t in range(5)]
+    elsewhere = np.mean([above[2, t] - others[t] for t in (0, 1, 3, 4)])
+    assert found.margin[2, 0] == pytest.approx(above[2, 2] - others[2] - elsewhere)
+    assert "its model gives the right class odds" in sentences(found, "abcde", "wxyz")[0].what
+    margin[4] = margin[:, 4] = 0  # a site that refused is not compared with
+    assert [(f.site, f.label) for f in judged(margin=margin).found] == [(2, 0)]
 
 
 def test_learned_at_once_is_a_signal_and_learned_late_is_none() -> None:
@@ -176,15 +197,17 @@ def test_any_subset_of_the_facts_will_do() -> None:
 
 def test_silent_sites_and_few_pictures_are_left_out() -> None:
     facts = federation(4, 5, 4, 40, "natural", bench.Mark())
-    facts["travel"][4] = facts["travel"][:, 4] = 0  # refused: nothing was counted
+    for name in ("travel", "margin"):
+        facts[name][4] = facts[name][:, 4] = 0  # refused: nothing was counted
+        facts[name][:, 2, 3] = (2, 4)
     facts["piece"][4] = facts["piece"][:, 4] = 0
     facts["easy"][4], facts["distance"][4] = 0, 0
-    facts["travel"][:, 2, 3] = (2, 4)
     told = judged(**facts)
     assert not np.isfinite(told.chance[4]).any()
     assert told.cells == 16
     assert not np.isfinite(told.home[2, 3])
-    assert np.isnan([told.easy[4], told.distance[4], told.piece[4]]).all()
+    assert np.isnan([told.easy[4], told.distance[4], told.piece[4], told.margin[4]]).all()
+    assert not np.isfinite(told.margin[2, 3])
     assert np.isfinite(told.chance[2, 3])  # by the other signals
     assert (0, 1) in [(f.site, f.label) for f in told.found]
 
@@ -201,7 +224,7 @@ def test_the_order_of_sites_and_classes_does_not_matter() -> None:
     facts = federation(8, 5, 4, 15, "natural", bench.Mark())
     one, rows, columns = judged(**facts), [3, 0, 4, 1, 2], [2, 3, 0, 1]
     turned = {k: v[rows][:, columns] for k, v in facts.items() if k in ("easy", "distance")}
-    turned |= {k: facts[k][rows][:, rows][:, :, columns] for k in ("travel", "piece")}
+    turned |= {k: facts[k][rows][:, rows][:, :, columns] for k in ("travel", "margin", "piece")}
     two = judged(**turned)
     np.testing.assert_allclose(two.chance, one.chance[rows][:, columns], rtol=1e-6)
 
@@ -287,6 +310,7 @@ def test_facts_are_found_by_their_meaning() -> None:
     made = federation(3, 4, 3, 40, "natural", bench.Mark())
     wanted = {
         "travel": means.TRAVEL,
+        "margin": means.MARGIN,
         "piece": means.PIECE,
         "easy": means.EASY,
         "distance": means.PROTOTYPE_DISTANCE,

@@ -195,6 +195,24 @@ def test_how_many_rows_travelling_models_tell_right_is_rounded(tmp_path: Path) -
     assert site.scores.coarse(tried, report, 0, 0, 0)["counts"] is counts
 
 
+def test_two_counts_of_the_same_rows_tell_no_more_than_one(tmp_path: Path) -> None:
+    """How many are told right and how surely: steps twice as long, and of rows too few for these, the first alone."""
+    site, tried = a_site(tmp_path, agreed(rounds=1)), Try(InDISCO())
+    counts = torch.tensor([[[60.0, 90.0], [47.0, 61.0], [20.0, 39.0]]] * 3)
+    report = {"counts": counts, "margins": counts * torch.tensor([0.9, 1.0])}
+    told = [site.scores.coarse(tried, report, 0, r, 0) for r in range(100)]
+    double = step_of(90, 2)
+    assert double == 20
+    for name in report:
+        values = torch.stack([t[name][:, 0, 0] for t in told])
+        assert set((values % double).flatten().tolist()) == {0.0}
+        assert float(values.mean()) == pytest.approx(float(report[name][0, 0, 0]), abs=4 * double / 2 / 300**0.5)
+    assert set((torch.stack([t["counts"][:, 1, 0] for t in told]) % step_of(61)).flatten().tolist()) == {0.0}
+    assert all(float(t["counts"][:, 1, 1].sum()) == 3 * 61 for t in told)
+    assert not any(bool(t["margins"][:, 1:].any()) for t in told)
+    assert not any(bool(t["counts"][:, 2].any()) for t in told)
+
+
 def test_the_form_names_every_report_that_judges_models() -> None:
     """With how often, how many numbers, and whether the coordinator reads them one by one."""
     study = agreed(rounds=3).study.with_changes(protect={"sum": "plain"})

@@ -40,7 +40,8 @@ def test_who_stands_out_by_what_and_what_to_ask() -> None:
     html = render(page(facts_of(4, 2, 40), 4))
     said = words(section(html, TITLE))
     assert re.search(
-        r"site 0, class 1: its model classifies \d+ % of these pictures correctly at its own site and \d+ % at the",
+        r"site 0, class 1: compared with the other sites' models on the same pictures, its model gives the right class "
+        r"odds [\d,.]+ times higher at its own site than elsewhere \(usual: [\d.]+ times",
         said,
     )
     assert "Probability that a federation without any shortcut shows as much at any site: " in said
@@ -72,7 +73,13 @@ def test_pages_of_other_runs_know_nothing_of_it() -> None:
 def test_each_fact_alone_is_drawn_and_none_is_listed() -> None:
     whole = facts_of(4, 3, 40)
     assert undrawn(page(whole, 4)) == []
-    titles = ("Travel: right at home", "A piece that convinces", "Learned too easily", "Distance of the site")
+    titles = (
+        "Travel: right at home",
+        "Surer at home: how",
+        "A piece that convinces",
+        "Learned too easily",
+        "Distance of the site",
+    )
     for (name, fact), title in zip(whole.items(), titles, strict=True):
         shown = page({name: fact}, 4)
         assert undrawn(shown) == []
@@ -111,6 +118,10 @@ def test_cells_say_what_was_measured_and_what_is_usual() -> None:
     assert told is not None
     assert (0, 1) in [(f.site, f.label) for f in told.found]
     maps = {m.key: m for m in contents_of(told, ["a", "b", "c", "d"], ["cat", "dog", "emu"])["maps"]}
+    assert list(maps) == ["piece", "margin"]
+    told = read_standing({k: f for k, f in facts.items() if f.means != means.MARGIN})  # as before it was told
+    assert told is not None
+    maps = {m.key: m for m in contents_of(told, ["a", "b", "c", "d"], ["cat", "dog", "emu"])["maps"]}
     assert list(maps) == ["piece", "travel"]
     names, cells = (ElementTree.fromstring(svg) for svg in re.findall(r"<svg.*?</svg>", maps["travel"].drawing))
     assert [el.text for el in names.iter("text")] == ["a", "b", "c", "d"]
@@ -128,9 +139,12 @@ def test_cells_say_what_was_measured_and_what_is_usual() -> None:
 def test_red_is_where_a_shortcut_would_lie() -> None:
     """Convinced by a piece as no other, further away, less loss than usual."""
     facts = facts_of(5, 4, 40, marked=False)
-    for fact, factor in zip(facts.values(), (1, 9, 0.3, 3), strict=True):
+    for fact, factor in zip(facts.values(), (1, 1, 9, 0.3, 3), strict=True):
         at = (3, 3, 2) if fact.means == means.PIECE else (3, 2)
         fact.value[at] = fact.value[at] * factor
+        if fact.means == means.MARGIN:
+            fact.value[3, :, 2, 0] *= 0.4
+            fact.value[3, 3, 2, 0] *= 2.5
     told = read_standing(facts)
     assert told is not None
     given = contents_of(told, list("abcde"), list("wxyz"))
@@ -146,7 +160,7 @@ def test_what_is_not_told_is_left_empty() -> None:
     travel[:, 2, 1] = np.nan
     told = read_standing(facts_of(4, 3, 40, travel=travel))
     assert told is not None
-    (drawing,) = [m.drawing for m in contents_of(told, list("abcd"), list("xyz"))["maps"] if m.key == "travel"]
+    (drawing,) = [m.drawing for m in contents_of(told, list("abcd"), list("xyz"))["folded"] if m.key == "travel"]
     assert drawing.count('class="none"><title>c, y: not told') == 1
 
 
@@ -191,7 +205,7 @@ def test_the_terminal_tells_it_when_a_run_ends(
     cli_runs.run(tmp_path / "study.toml", tmp_path / "data", tmp_path / "out")
     said = capsys.readouterr().out
     assert re.search(
-        r"Whose class stands out\?\n  - Site a, class \S+: its model classifies \d+ % of these pictures correctly", said
+        r"Whose class stands out\?\n  - Site a, class \S+: .*its model gives the right class odds [\d,.]+ times", said
     )
     assert "To ask a: look at your pictures of class" in said
 

@@ -16,6 +16,7 @@ from vitrail.report import Page
 bench = load_script("planted_bias_rule")
 MEANINGS = {
     "travel": means.TRAVEL,
+    "margin": means.MARGIN,
     "piece": means.PIECE,
     "easy": means.EASY,
     "distance": means.PROTOTYPE_DISTANCE,

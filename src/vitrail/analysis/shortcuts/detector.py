@@ -4,13 +4,15 @@ Signals, each of one site and class against all other cells (outliers.py says ho
 
     travel       is the site's model much better at home than away? Right at home, of so many, against right at all
                  others together, beside how much easier the site's pictures of the class are for the others' models
+    margin       is the site's model surer of the class at home than elsewhere, by more than the others' models find it
+                 easier there? From log-odds, cut at CUT: what travel counts as right or wrong, this weighs
     piece        does a piece of the site's pictures convince its own model far more than the others' models?
     easy         was it learned with less loss, for so many pictures, than elsewhere?
 
 A cell's chance is the smallest of its signals' chances, each over its weight (Bonferroni), among them `together`:
-Fisher's product, with Brown's correction for signals that are correlated by RELATED. It is flagged where that chance,
-times the number of cells looked at, is at most `level`: so often, at most, shall a clean federation raise an alarm. No
-threshold was tuned on data; whether the promise holds is measured on made-up ones
+Fisher's product of the TOGETHER, with Brown's correction for signals that are correlated by RELATED. It is flagged
+where that chance, times the number of cells looked at, is at most `level`: so often, at most, shall a clean federation
+raise an alarm. No threshold was tuned on data; whether the promise holds is measured on made-up ones
 (benchmarks/pictures/planted_bias_rule.py).
 
 What is assumed. A site's pictures of a class are independent of each other; what differs between clean sites and
@@ -33,7 +35,8 @@ from vitrail.core import facts as means
 from vitrail.core.facts import Facts, find_value
 
 LEVEL = 0.05  # of clean federations raise an alarm, at most
-WEIGHTS = {"piece": 0.5, "travel": 0.2, "easy": 0.05, "together": 0.25}
+WEIGHTS = {"piece": 0.5, "margin": 0.2, "travel": 0.03, "easy": 0.02, "together": 0.25}
+TOGETHER = ("piece", "margin", "travel")
 RELATED = 0.3  # correlation of two signals in a clean cell
 FEWEST_ROWS = 5
 
@@ -53,6 +56,7 @@ class ShortcutSignals(NamedTuple):
     home: Floats  # share that the site's model gets right there
     away: Floats  # and elsewhere
     piece: Floats  # how much further the piece convinces the site's model, in log-odds, than the others' in the mean
+    margin: Floats  # how much surer the site's model is at home than elsewhere, beside the others' models, in log-odds
     easy: Floats
     distance: Floats
     usual: dict[str, Floats]  # by signal, what the other cells make one expect; of travel: right at home
@@ -76,11 +80,15 @@ def judge(
     piece: Floats | None = None,
     easy: Floats | None = None,
     distance: Floats | None = None,
+    margin: Floats | None = None,
     level: float = LEVEL,
 ) -> ShortcutSignals | None:
-    """`travel`: [user, site, class, (right, rows)]; `piece`: [site, user, class], rises; `easy`, `distance`: [site,
-    class]. NaN, counts of nothing, and rises and losses of just 0 are not told. None where nothing is."""
-    shapes = [t.shape[1:3] for t in (travel,) if t is not None] + [t.shape[1:] for t in (piece,) if t is not None]
+    """`travel`, `margin`: [user, site, class, (right or how sure, rows)]; `piece`: [site, user, class], rises; `easy`,
+    `distance`: [site, class]. NaN, counts of nothing, and rises and losses of just 0 are not told. None where nothing
+    is."""
+    shapes = [t.shape[1:3] for t in (travel, margin) if t is not None] + [
+        t.shape[1:] for t in (piece,) if t is not None
+    ]
     shapes += [t.shape for t in (easy, distance) if t is not None]
     if not shapes:
         return None
@@ -91,34 +99,36 @@ def judge(
         size = np.log(home[..., 1])
         size = size - (np.nanmean(size) if np.isfinite(size).any() else 0.0)
         loss, far = (nothing if t is None else np.where(t > 0, t, np.nan) for t in (easy, distance))
+        surer = nothing if margin is None else _surer(margin)
         seen = {
+            "margin": _small(-surer, size),
             "travel": _travel(home, away, others, elsewhere),
             "piece": _small(-lead, size),
             "easy": _small(np.log(loss), size),
             "distance": _small(-np.log(far), size),
         }
         usual = {name: signal[1] for name, signal in seen.items() if signal is not None}
-        usual |= {name: -middle for name, middle in usual.items() if name in ("piece", "distance")}
+        usual |= {name: -middle for name, middle in usual.items() if name in ("piece", "margin", "distance")}
         usual |= {name: np.exp(middle) for name, middle in usual.items() if name in ("easy", "distance")}
     chances = {name: signal[0] for name, signal in seen.items() if signal is not None}
     signals = {name: p for name, p in chances.items() if name in WEIGHTS}
     chance = _fused(signals, nothing.shape)
-    out = ShortcutSignals(_share(home), _share(away), lead, loss, far, usual, chances, chance, [], level)
+    out = ShortcutSignals(_share(home), _share(away), lead, surer, loss, far, usual, chances, chance, [], level)
     return out._replace(found=_find_shortcuts(out, signals))
 
 
 def read_standing(facts: Facts, level: float = LEVEL) -> ShortcutSignals | None:
     """From the facts of a run, any of which may be missing; None where all are."""
-    wanted = (means.TRAVEL, means.PIECE, means.EASY, means.PROTOTYPE_DISTANCE)
-    travel, piece, easy, far = (
+    wanted = (means.TRAVEL, means.PIECE, means.EASY, means.PROTOTYPE_DISTANCE, means.MARGIN)
+    travel, piece, easy, far, margin = (
         None if (t := find_value(facts, what)) is None else t.double().numpy() for what in wanted
     )
-    return judge(travel, piece, easy, far, level)
+    return judge(travel, piece, easy, far, margin, level)
 
 
 def too_few(standing: ShortcutSignals) -> bool:
     """Whether so few sites told anything that nobody can say who is odd."""
-    tables = (standing.home, standing.piece, standing.easy, standing.distance)
+    tables = (standing.home, standing.piece, standing.margin, standing.easy, standing.distance)
     return int(np.isfinite(np.stack(tables)).any((0, 2)).sum()) < FEWEST_SITES
 
 
@@ -182,6 +192,23 @@ def _lead(rises: Floats) -> Floats:
     return np.asarray(np.where(many > 0, own - np.nansum(others, 1) / many, np.nan))
 
 
+def _surer(margin: Floats) -> Floats:
+    """[user, site, class, 2] -> [site, class], in log-odds: how far the site's model is above the mean of the others'
+    at home, less how far it is above the mean of those that are not at home elsewhere. Of each picture the others'
+    models say how hard it is, so that a site with easy pictures does not stand out."""
+    sure = 2 * means.CUT * _share(_enough_counts(margin))  # [user, site, class]
+    many = len(sure)
+    at_home = np.eye(many, dtype=bool)[:, :, None]
+    abroad, known = np.where(at_home, 0.0, np.nan_to_num(sure)), np.isfinite(sure) & ~at_home
+    total, of = abroad.sum(0), known.sum(0)  # [site, class]: the models that are not at home there
+    home = sure[np.arange(many), np.arange(many)] - total / of
+    others = (total - abroad) / (of - known)  # [user, site, class]: without this model
+    above = np.where(known & (of - known > 0), sure - others, np.nan)
+    elsewhere = np.isfinite(above).sum(1)
+    out = home - np.nansum(above, 1) / elsewhere
+    return np.asarray(np.where(np.isfinite(out), out, np.nan))
+
+
 def _small(log: Floats, size: Floats) -> tuple[Floats, Floats] | None:
     """Chances of logs as small as these, and what is expected of them."""
     by = expected(log, None, (size,))
@@ -208,8 +235,9 @@ def _product(chances: Floats) -> Floats:
 
 def _weighed(signals: dict[str, Floats]) -> dict[str, Floats]:
     """Each signal's chance over its weight among those that are known of the cell."""
-    if len(signals) > 1:
-        signals = {**signals, "together": _product(np.stack(list(signals.values())))}
+    several = [p for name, p in signals.items() if name in TOGETHER]
+    if len(several) > 1:
+        signals = {**signals, "together": _product(np.stack(several))}
     total = sum(np.where(np.isfinite(p), WEIGHTS[name], 0.0) for name, p in signals.items())
     return {name: p * total / WEIGHTS[name] for name, p in signals.items()}
 

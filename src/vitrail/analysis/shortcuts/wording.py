@@ -86,6 +86,13 @@ def _wording_of(standing: ShortcutSignals, finding: ShortcutFinding, site: str, 
                 "other sites (usual at its own "
             )
             parts.append(f"{part}site, for a model with such results elsewhere: {expected})")
+        elif signal == "margin":
+            more, expected = times(standing.margin[at]), times(usual[signal][at])
+            part = "compared with the other sites' models on the same pictures, its model gives the right class odds "
+            part += f"{more} higher at its own site than elsewhere (usual: {expected}"
+            known = np.isfinite(standing.home[at]) and "travel" not in finding.by
+            right = f"; correct there {percent(standing.home[at])}, elsewhere {percent(standing.away[at])}"
+            parts.append(f"{part}{right if known else ''})")
         elif signal == "piece":
             more, expected = times(standing.piece[at]), times(usual[signal][at])
             part = (

@@ -125,18 +125,27 @@ class SiteScores:
         return torch.tensor(out, dtype=torch.float64).T.contiguous()
 
     def coarse(self, ex: AnyExchange, report: dict[str, Tensor], *where: int) -> dict[str, Tensor]:
-        """A report in which a method counts how many rows each of several models tells right, with these counts
-        rounded as scores are; of too few rows, none. With more models than training has scores, each step is longer, so
-        that all of them tell no more."""
+        """A report in which a method counts how many rows each of several models tells right, or how surely, with these
+        counts rounded as scores are; of too few rows, none. The same rows stand behind all of them: with more than
+        training has scores, each step is longer, so that together they tell no more. Where rows are too few for the
+        longer step and enough for the first count alone, that one leaves."""
         names = [] if self.exact else [k for k in report if k in ex.wire.hit_fields]
-        return report | {k: self._coarse(report[k], *where, k) for k in names}
+        if not names:
+            return report
+        first, every = report[names[0]], sum(len(report[k]) for k in names)
+        alone, all_ = (math.ceil(n / POINTS) for n in (len(first), every))
+        enough = [has_enough_patients(many, all_) for _, many in first.reshape(-1, 2).tolist()]
+        return report | {
+            k: self._coarse(report[k], [all_ if e else alone if k == names[0] else 0 for e in enough], *where, k)
+            for k in names
+        }
 
-    def _coarse(self, counts: Tensor, *about: object) -> Tensor:
-        """[model, ..., 2]: told right, and of how many."""
-        out, of = counts.reshape(-1, 2).tolist(), math.ceil(len(counts) / POINTS)
+    def _coarse(self, counts: Tensor, of: list[int], *about: object) -> Tensor:
+        """[model, ..., 2]: told right, and of how many; `of`: see `step_of`, 0: not told."""
+        out = counts.reshape(-1, 2).tolist()
         for i, (right, many) in enumerate(out):
-            enough = has_enough_patients(many, of)
-            drawn = rounded(right, many, self._chance("hits of models", i, *about), of)
+            enough = of[i] > 0 and has_enough_patients(many, of[i])
+            drawn = rounded(right, many, self._chance("hits of models", i, *about), max(1, of[i]))
             out[i] = [min(drawn, many), many] if enough else [0.0, 0.0]
         return torch.tensor(out, dtype=counts.dtype).reshape(counts.shape)
 

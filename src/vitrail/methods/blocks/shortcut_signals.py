@@ -3,6 +3,9 @@
     travel        the models that sites trained alone, as they were before the push, go round; each site tries all of
                   them on its hold-out pictures, and only counts come back: of each class, how many are told right,
                   and how many there are
+    margin        how sure each of these models is of the same pictures: its log-odds of the right class, cut at CUT on
+                  both sides and laid from 0 to 1, summed. One picture moves it no further than a count, and between
+                  machines it is rounded as counts are
     distance      how far a site's own prototypes lie from the shared ones, mean over those of a class (the paper's)
     pieces        how far the most telling piece of a site's pictures of a class convinces each of these models, when it
                   is put into the site's other pictures (patch_transplant.py)
@@ -22,7 +25,7 @@ from torch import Tensor
 
 from vitrail.core.declarations import Needs, WireRules
 from vitrail.core.exchange import AnyExchange, Exchange, Nothing, Roster, Rows, SiteContext
-from vitrail.core.facts import AGREED, EASY, PIECE, PROTOTYPE_DISTANCE, TRAVEL, Fact, Facts
+from vitrail.core.facts import AGREED, CUT, EASY, MARGIN, PIECE, PROTOTYPE_DISTANCE, TRAVEL, Fact, Facts
 from vitrail.core.task import Task
 from vitrail.core.tensors import Params, per_site, to_all, zeros
 from vitrail.methods.blocks.basics import Reveal
@@ -45,6 +48,9 @@ class Round(NamedTuple):
 class TransferCounts(NamedTuple):
     counts: Annotated[
         Tensor, "for each model and class, how many hold-out pictures it classifies correctly, out of how many"
+    ]
+    margins: Annotated[
+        Tensor, "for each model and class, how sure it is of the right class of your hold-out pictures, out of how many"
     ]
     rises: Annotated[
         Tensor,
@@ -71,13 +77,13 @@ class OfferModel(Exchange[Any, Any, Nothing, Nothing, OfferedModel]):
 @dataclass(frozen=True)
 class Try(Exchange[Any, Any, Nothing, Round, TransferCounts]):
     name: ClassVar[str] = "models tried"
-    wire = WireRules(score_fields={"counts", "rises"}, hit_fields={"counts"})
+    wire = WireRules(score_fields={"counts", "margins", "rises"}, hit_fields={"counts", "margins"})
     needs = Needs(holdout=True)
     of: InDISCO
     consent: str = (
         "for each class and each site's model, how many of your hold-out pictures it classifies "
-        "correctly, out of how many, and how far the most telling piece of your pictures of the class "
-        "convinces it when put into your other pictures"
+        "correctly and how sure it is of them, out of how many, and how far the most telling piece of your "
+        "pictures of the class convinces it when put into your other pictures"
     )
 
     def send(self, task: Task, coord: Any, roster: Roster) -> Round:
@@ -86,24 +92,34 @@ class Try(Exchange[Any, Any, Nothing, Round, TransferCounts]):
 
     def report(self, site: SiteContext, state: Any, work: Nothing, down: Round) -> tuple[Any, Any]:
         models = [{k: v[:, j] for k, v in down.models.items()} for j in range(down.real.shape[1])]
-        counts = torch.stack([self.count(site.task, m, site.rows) for m in models], 1)  # [site, user, class, 2]
+        told = torch.stack([self.tell(site.task, m, site.rows) for m in models], 1)  # [site, user, class, 3]
+        told = told * (down.real > 0)[..., None, None]
         rise = rises(site.task, self.of.apart(state), down.models, down.real, site.rows, self.of.least)
-        return state, TransferCounts(counts * (down.real > 0)[..., None, None], rise)
+        return state, TransferCounts(told[..., [0, 2]], told[..., 1:], rise)
 
-    def count(self, task: Task, model: Params, rows: Rows) -> Tensor:
-        """[site, class, 2]: told right, and of how many."""
+    def tell(self, task: Task, model: Params, rows: Rows) -> Tensor:
+        """[site, class, 3]: told right, how surely, and of how many."""
         if rows.holdout is None:
-            return rows.total.new_zeros(len(rows.total), task.net.outputs, 2)
+            return rows.total.new_zeros(len(rows.total), task.net.outputs, 3)
         y = rows.holdout.y * (rows.holdout.w > 0)
-        predicted = torch.nn.functional.one_hot(task.output(model, rows.holdout.x).argmax(-1), task.net.outputs)
-        counts = torch.stack([(y * predicted).sum(1), y.sum(1)], -1)
-        return torch.where(counts[..., 1:] >= self.of.least, counts, 0)
+        z = task.output(model, rows.holdout.x)
+        predicted = torch.nn.functional.one_hot(z.argmax(-1), task.net.outputs)
+        sure = ((_log_odds(z).clamp(-CUT, CUT) + CUT) / (2 * CUT)).to(y)
+        told = torch.stack([(y * predicted).sum(1), (y * sure).sum(1), y.sum(1)], -1)
+        return torch.where(told[..., 2:] >= self.of.least, told, 0)
 
     def merge(self, task: Task, coord: Any, up: TransferCounts, roster: Roster) -> tuple[Any, Facts]:
         gone = coord._replace(offered=zeros(coord.offered), offers=torch.zeros_like(coord.offers))
         travel = Fact(up.counts.transpose(0, 1), ("user", "site", "class", "count"), TRAVEL)
+        margin = Fact(up.margins.transpose(0, 1), ("user", "site", "class", "count"), MARGIN)
         piece = Fact(up.rises, ("site", "user", "class"), PIECE)
-        return gone, {"travel": travel, "piece": piece, **agreed(roster)}
+        return gone, {"travel": travel, "margin": margin, "piece": piece, **agreed(roster)}
+
+
+def _log_odds(z: Tensor) -> Tensor:
+    """Of each class against all others, from scores [..., class]."""
+    others = [torch.cat([z[..., :c], z[..., c + 1 :]], -1).logsumexp(-1) for c in range(z.shape[-1])]
+    return z - torch.stack(others, -1)
 
 
 class Distance(Reveal):

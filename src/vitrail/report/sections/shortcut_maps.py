@@ -56,6 +56,15 @@ KINDS = {
         "{} more right at home than elsewhere; usual: {}",
         True,
     ),
+    "margin": _Kind(
+        "Surer at home: how much surer a site's model is of its own pictures",
+        "The number: how far the site's own model exceeds the other sites' models on the site's hold-out pictures of a "
+        "class, less how far it exceeds them at the other sites, in log-odds (each picture at most 4 to either side). "
+        "Red: more than usual in this federation.",
+        2.0,
+        "{} surer at home than elsewhere; usual: {}",
+        False,
+    ),
     "distance": _Kind(
         "Distance of the site's own prototypes from the shared ones",
         "The number: how far the site's own prototypes of the class are from those that all share. Red: further than "
@@ -86,7 +95,7 @@ KINDS = {
 }
 
 
-STANDING = (means.TRAVEL, means.PIECE, means.EASY, means.PROTOTYPE_DISTANCE)
+STANDING = (means.TRAVEL, means.MARGIN, means.PIECE, means.EASY, means.PROTOTYPE_DISTANCE)
 
 
 def read_signals(page: Page) -> ShortcutSignals:
@@ -103,9 +112,10 @@ def contents_of(standing: ShortcutSignals, sites: Sequence[str], levels: Sequenc
     """The maps, and the least usual cells."""
     labels, shown = labels_of(levels, standing), _columns(standing)
     maps = {kind: _map(standing, sites, labels, shown, kind) for kind in KINDS if kind in standing.usual}
+    first = ("piece", "margin" if "margin" in maps else "travel")
     return {
-        "maps": [maps[kind] for kind in ("piece", "travel") if kind in maps],
-        "folded": [maps[kind] for kind in ("distance", "easy") if kind in maps],
+        "maps": [maps[kind] for kind in first if kind in maps],
+        "folded": [maps[kind] for kind in ("travel", "distance", "easy") if kind in maps and kind not in first],
         "classes": len(labels),
         "left_out": len(labels) - len(shown),
         "least": _least(standing, sites, labels),
@@ -128,8 +138,9 @@ def _values(standing: ShortcutSignals, kind: str) -> tuple[np.ndarray, np.ndarra
     usual = standing.usual[kind]
     if kind == "travel":
         return standing.travel, usual - standing.away, standing.home - usual
-    if kind == "piece":
-        return standing.piece, usual, standing.piece - usual
+    if kind in ("piece", "margin"):
+        value = standing.piece if kind == "piece" else standing.margin
+        return value, usual, value - usual
     value = standing.easy if kind == "easy" else standing.distance
     return value, usual, np.log(value / usual) * (-1 if kind == "easy" else 1)
 
@@ -177,7 +188,7 @@ def _least(standing: ShortcutSignals, sites: Sequence[str], labels: Sequence[str
         site, label = int(at[0]), int(at[1])
         each = {name: p[site, label] for name, p in standing.chances.items()}
         row = {"site": sites[site], "class": labels[label], "stands out": "yes" if (site, label) in flagged else "no"}
-        row |= {kind: _small(each.get(kind, math.nan)) for kind in ("piece", "travel", "easy", "distance")}
+        row |= {kind: _small(each.get(kind, math.nan)) for kind in ("piece", "margin", "travel", "easy", "distance")}
         out.append({**row, "all": _small(float(standing.chance[site, label]) * standing.cells)})
     return out
 
