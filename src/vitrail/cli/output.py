@@ -156,6 +156,8 @@ def print_comparison(result: Comparison) -> None:
         same = [defined(page.table.chance.get(s, math.nan)) for s in shown]
         rows.append([SAME, *same, defined(page.table.chance_mean), "", ""])
         worst.append(-1)
+    if words := result.budget_words():
+        print("\n".join([words[0], *(f"  {line}" for line in words[1:])]) + "\n")
     where = f"on each site's own {result.judged_words}"
     print(f"{metric_name(metric)} {where}; mean over {several(len(result.seeds), 'seed')}\n")
     heads = [marked(s, few) for s in shown]

@@ -64,6 +64,26 @@ def compare(
         typer.Option("--leave-one-site-out", help="Also test a model trained by all other sites on each site's rows."),
     ] = False,
     rounds: Rounds = None,
+    budget_bytes: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help=(
+                "Bytes that one training may send and receive at each site. Each method trains as many rounds as this "
+                "pays, at most --rounds."
+            ),
+        ),
+    ] = None,
+    budget_steps: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help=(
+                "Gradient steps (one model, one batch) that one training may take at the site with the most rows; "
+                "likewise."
+            ),
+        ),
+    ] = None,
     engine: Engine = "vectorised",
     device: Device = "cpu",
     workers: Workers = 0,
@@ -91,6 +111,8 @@ def compare(
             harm=harm,
             every_seed=every_seed,
             leave_one_site_out=leave_one_site_out,
+            budget_bytes=budget_bytes,
+            budget_steps=budget_steps,
             engine=engine,
             device=device,
             out=out,

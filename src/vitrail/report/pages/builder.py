@@ -74,7 +74,8 @@ def _page_of_comparison(whole: Comparison) -> Page:
     wires = {m: _wire(whole, m, kept_updates) for m in whole.methods}
     return Page(
         kind="compare",
-        about=_about(study, whole.methods, seeds, whole.sites, whole.info, len(whole.spread) > 0),
+        about=_about(study, whole.methods, seeds, whole.sites, whole.info, len(whole.spread) > 0, bool(whole.spent))
+        + _about_budget(whole),
         scores=whole.scores,
         curves=whole.curves,
         summary=whole.summary(),
@@ -82,7 +83,8 @@ def _page_of_comparison(whole: Comparison) -> Page:
         ledger=whole.ledger,
         wire=pd.concat([_wire_table(lines, m) for m, lines in wires.items()], ignore_index=True),
         sites=whole.sites,
-        notes=_notes(study, whole.judged_words if len(whole.spread) else "", kept_updates, whole.screening),
+        notes=_notes(study, whole.judged_words if len(whole.spread) else "", kept_updates, whole.screening)
+        + [" ".join(whole.budget_words())] * bool(whole.spent),
         chance=whole.chance.groupby(["site", "metric"], sort=False)["value"].mean().reset_index(),
         folds=whole.spread,
         screening=whole.screening,
@@ -199,9 +201,11 @@ def _about(
     sizes: pd.DataFrame,
     info: Mapping[str, Any],
     crossed: bool = False,
+    budget: bool = False,
 ) -> list[tuple[str, str]]:
     """Which study, methods, seeds, versions and data this is: label, value."""
     training, network, images = study.training, study.network, study.images
+    most = "at most " if budget else ""
     layers = f" {list(network.hidden)}" if network.kind in ("mlp", "cnn") else ""
     if network.weights:
         layers += f", convolutions from {Path(network.weights).name}"
@@ -211,7 +215,7 @@ def _about(
         ("Study", study.name),
         ("Methods", ", ".join(TABLE[m].catalogue.title for m in methods)),
         ("Seeds", seeds),
-        ("Rounds", f"{training.rounds}, with {training.epochs} local epoch(s) each, batches of {training.batch}"),
+        ("Rounds", f"{most}{training.rounds}, with {training.epochs} local epoch(s) each, batches of {training.batch}"),
         ("Network", f"{network.kind}{layers}"),
         *_patients(study, sizes, crossed),
         ("Pictures", images.words) if images else ("Standardised", study.standardise),
@@ -241,6 +245,12 @@ def _cut(whole: Comparison) -> str:
     return f"; {int(whole.spread['fold'].max()) + 1} folds each{early}"
 
 
+def _about_budget(whole: Comparison) -> list[tuple[str, str]]:
+    """How many rounds each method trained, where a budget decided it."""
+    titles = {name: TABLE[name].catalogue.title for name in whole.spent}
+    return [(f"Rounds of {title}", str(whole.rounds_of(name))) for name, title in titles.items()]
+
+
 def _newcomer_note(run: Run, name: str) -> str:
     rows, metric = gains(run), run.study.metrics[0]
     before, after, same = rows[(rows.site == name) & (rows.metric == metric)][["before", "after", "same"]].to_numpy()[0]
@@ -255,7 +265,8 @@ def _newcomer_note(run: Run, name: str) -> str:
 
 def _wire(whole: Comparison, method: str, kept_updates: bool) -> list[WireEntry]:
     """What crosses in one of many runs: screening is part of none of them, and none tells its rows by risk."""
-    study = whole.study.model_copy(update={"bedside": type(whole.study.bedside)()})
+    study = whole.study.with_changes(training={"rounds": whole.rounds_of(method)})
+    study = study.model_copy(update={"bedside": type(whole.study.bedside)()})
     given = {k: v for k, v in study.method.items() if k != "name"} if study.method["name"] == method else {}
     return Plan(study, build(method, given), sites=len(whole.sites)).wire(kept_updates, screened=False)
 
