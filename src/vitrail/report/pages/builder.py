@@ -75,7 +75,7 @@ def _page_of_comparison(whole: Comparison) -> Page:
     return Page(
         kind="compare",
         about=_about(study, whole.methods, seeds, whole.sites, whole.info, len(whole.spread) > 0, bool(whole.spent))
-        + _about_budget(whole),
+        + [(f"Rounds of {TABLE[name].catalogue.title}", str(spent.rounds)) for name, spent in whole.spent.items()],
         scores=whole.scores,
         curves=whole.curves,
         summary=whole.summary(),
@@ -83,11 +83,12 @@ def _page_of_comparison(whole: Comparison) -> Page:
         ledger=whole.ledger,
         wire=pd.concat([_wire_table(lines, m) for m, lines in wires.items()], ignore_index=True),
         sites=whole.sites,
-        notes=_notes(study, whole.judged_words if len(whole.spread) else "", kept_updates, whole.screening)
-        + [" ".join(whole.budget_words())] * bool(whole.spent),
+        notes=_notes(study, whole.judged_words if len(whole.spread) else "", kept_updates, whole.screening),
         chance=whole.chance.groupby(["site", "metric"], sort=False)["value"].mean().reset_index(),
         folds=whole.spread,
         screening=whole.screening,
+        budget=whole.budget.words,
+        spent=whole.budget_table(),
         **_study_fields(study, whole.methods),
     )
 
@@ -243,12 +244,6 @@ def _cut(whole: Comparison) -> str:
         return ""
     early = "; more were not needed, since every site's answer was clear" if whole.look[0] < whole.look[1] else ""
     return f"; {int(whole.spread['fold'].max()) + 1} folds each{early}"
-
-
-def _about_budget(whole: Comparison) -> list[tuple[str, str]]:
-    """How many rounds each method trained, where a budget decided it."""
-    titles = {name: TABLE[name].catalogue.title for name in whole.spent}
-    return [(f"Rounds of {title}", str(whole.rounds_of(name))) for name, title in titles.items()]
 
 
 def _newcomer_note(run: Run, name: str) -> str:

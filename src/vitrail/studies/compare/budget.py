@@ -45,6 +45,10 @@ class Budget(NamedTuple):
         parts = [size(self.bytes)] if self.bytes is not None else []
         return " and ".join(parts + ([several(self.steps, "gradient step")] if self.steps is not None else []))
 
+    @property
+    def sentence(self) -> str:
+        return f"Every method had the same budget for one training at one site: {self.words}."
+
     def pays(self, spent: Spent) -> bool:
         within = self.bytes is None or spent.bytes <= self.bytes
         return within and (self.steps is None or spent.steps <= self.steps)

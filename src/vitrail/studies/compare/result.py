@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from vitrail.core.display import Plottable
-from vitrail.core.text import several, size
+from vitrail.core.text import size
 from vitrail.methods import TABLE
 from vitrail.metrics.scores import metric_name
 from vitrail.metrics.skill import no_better, worst_site
@@ -86,17 +86,18 @@ class Comparison(Plottable):
         """How many rounds it trained."""
         return self.spent[method].rounds if method in self.spent else self.study.training.rounds
 
-    def budget_words(self) -> list[str]:
-        """What the budget was, and for each method what it paid; nothing without a budget."""
-        if not self.spent:
-            return []
+    def budget_table(self) -> list[tuple[str, str, str, str]]:
+        """For each method what the budget paid: its title, rounds, bytes and gradient steps; empty without a budget."""
         most = self.study.training.rounds
-        out = [f"Every method had the same budget for one training at one site: {self.budget.words}."]
-        for name, spent in self.spent.items():
-            full = ", all that were asked for" if spent.rounds == most else f" of {most}"
-            took = f"{size(spent.bytes)} and {several(spent.steps, 'gradient step')}"
-            out.append(f"{TABLE[name].catalogue.title}: {several(spent.rounds, 'round')}{full}; {took}.")
-        return out
+        return [
+            (
+                TABLE[name].catalogue.title,
+                str(spent.rounds) if spent.rounds < most else f"{most} (all)",
+                size(spent.bytes),
+                f"{spent.steps:,}",
+            )
+            for name, spent in self.spent.items()
+        ]
 
     def summary(self) -> pd.DataFrame:
         """For each method and metric: mean over sites, and the site served worst by its skill against its own baseline
