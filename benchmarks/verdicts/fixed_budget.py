@@ -19,7 +19,7 @@ import json
 import os
 import platform
 import time
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -86,12 +86,17 @@ def sensors() -> Any:
     return dict(tables[:: max(1, len(tables) // SENSORS)][:SENSORS])
 
 
+@cache
+def sensor_study() -> vt.Study:
+    return vt.Study.infer(sensors(), "label", network={"kind": "linear"})
+
+
+@lru_cache(8)
 def loaded(name: str, seed: int) -> tuple[vt.Study, Any]:
     if name != "vehicle":
         study, sites = load(name, seed)
         return study.with_changes(network={"kind": "linear"}, metrics=(METRIC,)), sites
-    study = vt.Study.infer(sensors(), "label", network={"kind": "linear"})
-    return study.with_changes(training={**TRAINING, "rounds": 1, "batch": 16}, metrics=(METRIC,)), sensors()
+    return sensor_study().with_changes(training={**TRAINING, "rounds": 1, "batch": 16}, metrics=(METRIC,)), sensors()
 
 
 def with_rounds(study: vt.Study, rounds: int) -> vt.Study:

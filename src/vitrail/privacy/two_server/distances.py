@@ -31,11 +31,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitrail.privacy.secure_sum.spec import draw
-from vitrail.privacy.two_server.krum import PLACES
 from vitrail.privacy.two_server.protocol import SEED, Deck, ShareServer, Words, from_fixed_point, shared
 
 Floats = NDArray[np.float64]
-WEIGHT_PLACES = 30  # of a weight after the point: with 24 of an update, a total stays far below 2^63
+# after the point, in units of the clip: the square of a difference, of at most 2 clips, stays below 2^57; a longer one
+# can have a small square mod 2^64 only from 32 clips on
+PLACES = 27
+WEIGHT_PLACES = 30  # of a weight: a total stays below 2^58
 LONGER = 1e-5  # share by which a total may be longer than the clip, for rounding
 
 
@@ -97,7 +99,7 @@ def with_shares(x: Floats, present: list[int], user: int, clip: float) -> tuple[
     decks = square_deck(one, n, d), square_deck(other, n, d, table)
     first, second = (DistanceServer(i == 0, clip, deck, user) for i, deck in enumerate(decks))
     for i in present:
-        for server, half in zip((first, second), shared(x[i], clip), strict=True):
+        for server, half in zip((first, second), shared(x[i], clip, PLACES), strict=True):
             server.take(i, half)
     return first, second
 
@@ -129,8 +131,8 @@ def open_total(
     if effective_sites(mine) < least:
         return None
     fixed = np.rint(mine / mine.sum() * 2.0**WEIGHT_PLACES).astype(np.int64).view(np.uint64)
-    total = from_fixed_point(first.weighted(present, fixed) + second.weighted(present, fixed), first.clip)
-    mean = total / 2.0**WEIGHT_PLACES
+    total = first.weighted(present, fixed) + second.weighted(present, fixed)
+    mean = from_fixed_point(total, first.clip, PLACES + WEIGHT_PLACES)
     return mean if float(np.linalg.norm(mean)) <= first.clip * (1 + LONGER) else None
 
 
