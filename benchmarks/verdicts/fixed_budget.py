@@ -91,7 +91,7 @@ def sensor_study() -> vt.Study:
     return vt.Study.infer(sensors(), "label", network={"kind": "linear"})
 
 
-@lru_cache(8)
+@lru_cache(40)
 def loaded(name: str, seed: int) -> tuple[vt.Study, Any]:
     if name != "vehicle":
         study, sites = load(name, seed)
