@@ -33,7 +33,7 @@ import vitrail as vt
 from vitrail.core.errors import VitrailError
 from vitrail.data.encoding import prepare
 from vitrail.stats.intervals import interval
-from vitrail.studies.compare.budget import Budget, Spent, spent_by
+from vitrail.studies.compare.budget import FixedBudget, Spent, spent_by
 from vitrail.studies.transfer import transfer_lines
 from vitrail.studies.tune import tune
 
@@ -123,7 +123,7 @@ def cost(study: vt.Study, way: str, k: int, rounds: int, rows: dict[str, int]) -
     return Spent(rounds, (k + 1) * one.bytes + ranking, (k + 1 + share) * one.steps)
 
 
-def affordable(study: vt.Study, way: str, k: int, rows: dict[str, int], budget: Budget) -> int:
+def affordable(study: vt.Study, way: str, k: int, rows: dict[str, int], budget: FixedBudget) -> int:
     low, high = 0, MOST
     while low < high:
         middle = (low + high + 1) // 2
@@ -148,7 +148,7 @@ def case_of(name: str, kind: str, amount: int, way: str, chosen: dict[str, Case]
     study, sites = loaded(name, FIRST)
     rows = {site.name: len(site.train_y) for site in prepare(sites, study, FIRST)}
     spent = cost(study, "global", 0, amount, rows)
-    budget = Budget(bytes=spent.bytes) if kind == "bytes" else Budget(steps=spent.steps)
+    budget = FixedBudget(bytes=spent.bytes) if kind == "bytes" else FixedBudget(steps=spent.steps)
     rounds = affordable(study, way, DATA[name].k, rows, budget)
     out: Case = {"rounds": rounds, "budget": budget, "settings": {}, "scores": []}
     if not rounds:
@@ -192,7 +192,7 @@ def report(cases: dict[str, Case]) -> list[str]:
         lines += [f"## {source.title}: {source.count} seeds", ""]
         for kind, amount in itertools.product(KINDS, AMOUNTS):
             mine = {way: cases[f"{name}-{kind}-{amount}-{way}"] for way in WAYS}
-            spent = Budget(*mine["global"]["budget"])
+            spent = FixedBudget(*mine["global"]["budget"])
             lines += [
                 f"As many {kind} as {amount} rounds of Global: {spent.words} a site.", "",
                 "| way | rounds | settings | score | less Global | less Local |", "| --- | --- | --- | --- | --- | --- |",

@@ -29,7 +29,7 @@ def test_ndoye_is_charged_for_its_ranking_and_every_training(heart) -> None:
 def test_one_round_more_would_be_too_much(heart, way: str) -> None:
     study, _, rows = heart
     spent = bench.cost(study, "global", 0, 40, rows)
-    for budget in (bench.Budget(bytes=spent.bytes), bench.Budget(steps=spent.steps)):
+    for budget in (bench.FixedBudget(bytes=spent.bytes), bench.FixedBudget(steps=spent.steps)):
         rounds = bench.affordable(study, way, 1, rows, budget)
         assert rounds == bench.MOST or not budget.pays(bench.cost(study, way, 1, rounds + 1, rows))
         assert rounds == 0 or budget.pays(bench.cost(study, way, 1, rounds, rows))

@@ -10,6 +10,8 @@ import typer
 from vitrail.cli import completion
 from vitrail.cli.options import (
     PLACE,
+    BudgetBytes,
+    BudgetSteps,
     Cluster,
     Data,
     Device,
@@ -64,26 +66,8 @@ def compare(
         typer.Option("--leave-one-site-out", help="Also test a model trained by all other sites on each site's rows."),
     ] = False,
     rounds: Rounds = None,
-    budget_bytes: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help=(
-                "Bytes that one training may send and receive at each site. Each method trains as many rounds as this "
-                "pays, at most --rounds."
-            ),
-        ),
-    ] = None,
-    budget_steps: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help=(
-                "Gradient steps (one model, one batch) that one training may take at the site with the most rows; "
-                "likewise."
-            ),
-        ),
-    ] = None,
+    budget_bytes: BudgetBytes = None,
+    budget_steps: BudgetSteps = None,
     engine: Engine = "vectorised",
     device: Device = "cpu",
     workers: Workers = 0,

@@ -12,7 +12,7 @@ from vitrail.data.encoding import clean_sites, prepare
 from vitrail.engine.local import Engine
 from vitrail.report.pages.builder import write_report
 from vitrail.runs.setup import build_task, resolve, standardise_lines, training_of, training_rows
-from vitrail.studies.compare.budget import Budget, rounds_within, spent_by
+from vitrail.studies.compare.budget import FixedBudget, rounds_within, spent_by
 from vitrail.studies.compare.execution import load_comparison
 
 METHODS = [name for name, kind in vt.methods.TABLE.items() if not kind.catalogue.required_net]
@@ -61,8 +61,8 @@ def test_a_round_costs_what_crosses_and_what_is_computed(study, name: str) -> No
         assert spent.bytes >= max(rows.values()) * 4 * (data[0].train_x.shape[1] + 1)
 
 
-@pytest.mark.parametrize("budget", [Budget(bytes=40_000), Budget(steps=60), Budget(40_000, 60)])
-def test_rounds_are_the_most_that_the_budget_pays(study, budget: Budget) -> None:
+@pytest.mark.parametrize("budget", [FixedBudget(bytes=40_000), FixedBudget(steps=60), FixedBudget(40_000, 60)])
+def test_rounds_are_the_most_that_the_budget_pays(study, budget: FixedBudget) -> None:
     cleaned, names = clean_sites(vt.datasets.heart_disease(), study), ["local", "fedavg", "ditto", "fedper"]
     longer = study.with_changes(training={"rounds": 50})
     spent = rounds_within(longer, cleaned, names, 1, 3, budget)

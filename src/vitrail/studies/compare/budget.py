@@ -26,7 +26,7 @@ from vitrail.studies.folds import whole_folds
 from vitrail.study.model import Study
 
 
-class Budget(NamedTuple):
+class FixedBudget(NamedTuple):
     """Of one training, at one site; None: no limit."""
 
     bytes: int | None = None
@@ -84,7 +84,7 @@ def spent_by(study: Study, name: str, rounds: int, rows: Mapping[str, int]) -> S
 
 
 def rounds_within(
-    study: Study, cleaned: Mapping[str, pd.DataFrame], names: Sequence[str], seed: int, folds: int, budget: Budget
+    study: Study, cleaned: Mapping[str, pd.DataFrame], names: Sequence[str], seed: int, folds: int, budget: FixedBudget
 ) -> dict[str, Spent]:
     """By method: the most rounds that the budget pays, and no more than the study's, with what they take."""
     cut = whole_folds(cleaned, study, seed, folds)
@@ -107,7 +107,7 @@ def rounds_within(
     return out
 
 
-def _most(least: Spent, ceiling: int, take: Callable[[int], Spent], budget: Budget) -> Spent:
+def _most(least: Spent, ceiling: int, take: Callable[[int], Spent], budget: FixedBudget) -> Spent:
     """The most rounds up to the ceiling: what they take grows with them."""
     low, high = least, ceiling
     while low.rounds < high:

@@ -27,7 +27,7 @@ from vitrail.runs.store import our_table
 from vitrail.storage.atomic_files import write_atomically
 from vitrail.storage.csv_files import to_csv
 from vitrail.studies.benefit import HARM
-from vitrail.studies.compare.budget import Budget, Spent, rounds_within
+from vitrail.studies.compare.budget import FixedBudget, Spent, rounds_within
 from vitrail.studies.compare.result import CHANCE, SCORES, SPREAD, Comparison, OutOfFold
 from vitrail.studies.cross_validation import cross_validate
 from vitrail.studies.executor import Step, done
@@ -69,7 +69,7 @@ def load_comparison(path: Path) -> Comparison:
     if (left_out_file := path / f"{SITES_OUT}.csv").exists():
         comparison.left_out = our_table(left_out_file)
     comparison.harm, comparison.look = order.get("harm", HARM), tuple(order.get("look", (1, 1)))
-    comparison.budget = Budget(*order.get("budget", ()))
+    comparison.budget = FixedBudget(*order.get("budget", ()))
     comparison.spent = {name: Spent(*values) for name, values in order.get("spent", {}).items()}
     return comparison
 
@@ -121,9 +121,9 @@ def compare(
     problems = [p for n in names for p in methods.problems(n, {}, "methods")]
     if not names or not seeds:
         problems.append(Problem("methods and seeds", "expected at least one of each.", "Name them."))
-    budget = Budget(budget_bytes, budget_steps)
+    budget = FixedBudget(budget_bytes, budget_steps)
     problems += budget.problems()
-    if budget != Budget() and leave_one_site_out:
+    if budget != FixedBudget() and leave_one_site_out:
         what = "with one site fewer a method's messages have another size, so the budget pays other rounds."
         problems.append(Problem("leave_one_site_out", what, "Compare twice: with a budget, and without one."))
     if not 0 <= harm < 1:
@@ -137,7 +137,7 @@ def compare(
     cleaned = clean_sites(sites, study)
     warn_about_rows(sites, cleaned, study)
     marks = {n: fingerprint_rows(f) for n, f in cleaned.items()}
-    spent = rounds_within(study, cleaned, names, seeds[0], folds, budget) if budget != Budget() else {}
+    spent = rounds_within(study, cleaned, names, seeds[0], folds, budget) if budget != FixedBudget() else {}
     folder = _open(out, resume, study, marks, engine, device, folds, budget) if out is not None else None
     place = folder.path if folder else None
     within = {n: study.with_changes(training={"rounds": spent[n].rounds}) if spent else study for n in names}
@@ -197,11 +197,11 @@ def _open(
     engine: str,
     device: str,
     folds: int,
-    budget: Budget,
+    budget: FixedBudget,
 ) -> Folder:
     folder = Folder(Path(out), resume=resume)
     about = {"study": study.to_toml(), "fingerprints": marks, "engine": engine, "device": device, "folds": folds}
-    about |= {"budget": list(budget)} if budget != Budget() else {}
+    about |= {"budget": list(budget)} if budget != FixedBudget() else {}
     place = folder.path / "run.json"
     if resume and _stored_info(folder) != about:
         folder.close()

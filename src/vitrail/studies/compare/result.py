@@ -18,7 +18,7 @@ from vitrail.quality.screening.result import Screening
 from vitrail.runs.result import mark_small_samples
 from vitrail.stats.intervals import BELOW, interval, level_of
 from vitrail.studies.benefit import HARM, NO_HARM, YES, BenefitAnswer, Floats, Ints, SiteLosses, decide, why
-from vitrail.studies.compare.budget import Budget, Spent
+from vitrail.studies.compare.budget import FixedBudget, Spent
 from vitrail.studies.cross_validation import yardstick
 from vitrail.studies.leave_one_site_out import LEFT_OUT
 from vitrail.study.model import LOWER_IS_BETTER, SHARES, Study
@@ -31,7 +31,7 @@ VERDICTS = ["site", "metric", "method", "alone", "joined", "gain", "low", "high"
 VERDICTS += ["harm", "least", "rows", "needed", "same", "harm_share"]
 VERDICTS += ["brier_alone", "brier_joined", "brier_same"]  # of classes and times: beside the yardstick
 
-NO_BUDGET = Budget()
+NO_BUDGET = FixedBudget()
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Comparison(Plottable):
     harm: float = HARM  # what a site may lose without harm, a share of the loss of one answer to every row
     look: tuple[int, int] = (1, 1)  # which time of how many the verdicts are looked at
     left_out: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=LEFT_OUT))  # where it was asked for
-    budget: Budget = NO_BUDGET  # of bytes or steps, the same for every method
+    budget: FixedBudget = NO_BUDGET  # of bytes or steps, the same for every method
     spent: dict[str, Spent] = field(default_factory=dict)  # by method: the rounds that it paid; empty: no budget
 
     def __repr__(self) -> str:
