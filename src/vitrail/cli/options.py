@@ -42,7 +42,7 @@ BudgetSteps = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Likewise, gradient steps (one model, one batch) that one training may take at the site with the most rows.",
+        help="Likewise, gradient steps (one model, one batch) of one training at the site with the most rows.",
     ),
 ]
 Workers = Annotated[int, typer.Option(min=0, help="Number of processes (0: one per core).")]
