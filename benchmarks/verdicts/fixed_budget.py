@@ -185,17 +185,18 @@ def report(cases: dict[str, Case]) -> list[str]:
         "seed (Nadeau and Bengio; in the control, where each seed draws a world, Student's t).", "",
     ]  # fmt: skip
     wins, count = dict.fromkeys(WAYS, 0), 0
-    short, clear = list[str](), [0, 0]  # differences whose interval excludes zero, of how many
+    short, clear = list[str](), {s.title: [0, 0] for s in DATA.values()}  # intervals that exclude zero, of how many
     for name, source in DATA.items():
-        if any(f"{name}-{kind}-{amount}-{way}" not in cases for kind in KINDS for amount in AMOUNTS for way in WAYS):
-            lines += [f"## {source.title}", "", "Not done.", ""]
-            continue
-        lines += [f"## {source.title}: {source.count} seeds", ""]
+        lines += [f"## {source.title}", ""]
         for kind, amount in itertools.product(KINDS, AMOUNTS):
+            if any(f"{name}-{kind}-{amount}-{way}" not in cases for way in WAYS):
+                lines += [f"As many {kind} as {amount} rounds of Global: not done.", ""]
+                continue
             mine = {way: cases[f"{name}-{kind}-{amount}-{way}"] for way in WAYS}
             spent = FixedBudget(*mine["global"]["budget"])
             lines += [
-                f"As many {kind} as {amount} rounds of Global: {spent.words} a site.", "",
+                f"As many {kind} as {amount} rounds of Global: {spent.words} a site. "
+                f"{len(mine['global']['scores'])} seeds.", "",
                 "| way | rounds | settings | score | less Global | less Local |", "| --- | --- | --- | --- | --- | --- |",
             ]  # fmt: skip
             for way, case in mine.items():
@@ -207,7 +208,8 @@ def report(cases: dict[str, Case]) -> list[str]:
                     gain = [a - b for a, b in zip(case["scores"], mine[rival]["scores"], strict=True)]
                     less.append("" if way == rival else told(gain, source.worlds))
                     _, low, high = interval(gain, 0.0 if source.worlds else 1 / 3)
-                    clear = [clear[0] + (low > 0 or high < 0), clear[1] + (way != rival)]
+                    clear[source.title][0] += low > 0 or high < 0
+                    clear[source.title][1] += way != rival
                 given = ", ".join(f"{k} {v:g}" for k, v in case["settings"].items())
                 score = f"{np.mean(case['scores']):.3f}"
                 lines.append(f"| {WAYS[way].title} | {case['rounds']} | {given} | {score} | {less[0]} | {less[1]} |")
@@ -219,8 +221,9 @@ def report(cases: dict[str, Case]) -> list[str]:
         "## In short", "", "| data | budget | highest mean | Weight Erosion better than both Global and Local |",
         "| --- | --- | --- | --- |", *short, "",
         f"Highest mean, of {count} budgets: " + ", ".join(f"{WAYS[w].title} {n}" for w, n in wins.items()) + ". Who is "
-        f"highest was picked after the fact. Of {clear[1]} differences to Global or Local, the intervals of {clear[0]} "
-        "exclude zero.", "",
+        "highest was picked after the fact.", "",
+        "Differences to Global or Local whose interval excludes zero: "
+        + "; ".join(f"{title} {some} of {of}" for title, (some, of) in clear.items()) + ".", "",
     ]  # fmt: skip
     seconds = sum(case.get("s", 0.0) for case in cases.values())
     where = (
@@ -248,6 +251,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "fixed_budget.md")
     parser.add_argument("--cache", type=Path, required=True)
+    parser.add_argument("--only", default="", help="cases whose name begins like this, such as control-bytes-60")
     parser.add_argument("--report", action="store_true", help="of what is done")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -258,14 +262,13 @@ def main() -> None:
         for way in WAYS:
             key = f"{name}-{kind}-{amount}-{way}"
             place = args.cache / f"{key}.json"
-            if not place.exists() and args.report:
+            if not place.exists() and (args.report or not key.startswith(args.only)):
                 continue
             if not place.exists():
                 place.write_text(json.dumps(case_of(name, kind, amount, way, chosen)))
                 done = json.loads(place.read_text())
                 print(key, done["rounds"], done["settings"], round(done.get("s", 0), 1), flush=True)
             case = json.loads(place.read_text())
-            case["scores"] = case["scores"][: DATA[name].count]
             chosen[way] = cases[key] = case
         args.out.write_text("\n".join(report(cases)))
 
