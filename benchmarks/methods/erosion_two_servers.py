@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ from scipy.stats import spearmanr
 from torch import Tensor
 
 import vitrail as vt
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.support.shared_erosion import SharedErosion
 from vitrail.core.task import Task
 from vitrail.core.tensors import Params, map_tensors
