@@ -28,6 +28,23 @@ Data = Annotated[
 Engine = Annotated[str, typer.Option(help="vectorised (all sites at once) or looped (one site after the other).")]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 Rounds = Annotated[int | None, typer.Option(help="Number of rounds (default: the study's).")]
+BudgetBytes = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help=(
+            "Bytes that one training may send and receive at each site. Each method trains as many rounds as this "
+            "pays, at most --rounds."
+        ),
+    ),
+]
+BudgetSteps = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Likewise, gradient steps (one model, one batch) of one training at the site with the most rows.",
+    ),
+]
 Workers = Annotated[int, typer.Option(min=0, help="Number of processes (0: one per core).")]
 Cluster = Annotated[
     str,

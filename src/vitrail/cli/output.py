@@ -159,6 +159,10 @@ def print_comparison(result: Comparison) -> None:
         same = [defined(page.table.chance.get(s, math.nan)) for s in shown]
         rows.append([SAME, *same, defined(page.table.chance_mean), "", ""])
         worst.append(-1)
+    if paid := result.budget_table():
+        print(f"{result.budget.sentence}\n")
+        print_table(["method", "rounds", "bytes", "gradient steps"], [list(row) for row in paid])
+        print()
     where = f"on each site's own {result.judged_words}"
     print(f"{metric_name(metric)} {where}; mean over {several(len(result.seeds), 'seed')}\n")
     heads = [marked(s, few) for s in shown]

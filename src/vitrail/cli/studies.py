@@ -10,6 +10,8 @@ import typer
 from vitrail.cli import completion
 from vitrail.cli.options import (
     PLACE,
+    BudgetBytes,
+    BudgetSteps,
     Cluster,
     Data,
     Device,
@@ -64,6 +66,8 @@ def compare(
         typer.Option("--leave-one-site-out", help="Also test a model trained by all other sites on each site's rows."),
     ] = False,
     rounds: Rounds = None,
+    budget_bytes: BudgetBytes = None,
+    budget_steps: BudgetSteps = None,
     engine: Engine = "vectorised",
     device: Device = "cpu",
     workers: Workers = 0,
@@ -91,6 +95,8 @@ def compare(
             harm=harm,
             every_seed=every_seed,
             leave_one_site_out=leave_one_site_out,
+            budget_bytes=budget_bytes,
+            budget_steps=budget_steps,
             engine=engine,
             device=device,
             out=out,

@@ -6,7 +6,9 @@ zeros: names, shapes and types of every message. A message that differs is refus
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple, get_type_hints
 
 import torch
@@ -139,6 +141,7 @@ class Turn(NamedTuple):
     down: Any
     up: Any
     facts: Facts
+    gradients: tuple[int, int] = (0, 0)  # that a site works out: of models for one batch, and beside its batches
 
 
 class Rehearsal(NamedTuple):
@@ -156,6 +159,7 @@ def rehearse(
 ) -> Iterator[Rehearsal]:
     """One round of every stage on rows of zeros; how many `sites` matters only where messages grow with them, and one
     is taken elsewhere, unless `whole`."""
+    task, gradients = _counted(task)
     some, n = task.like, sites if method.wire.per_site_messages or whole else 1
     present = torch.ones(n, dtype=torch.bool, device=some.device)
     roster = Roster(("site",) * n, present, torch.arange(n, device=some.device), torch.tensor(1))
@@ -168,22 +172,37 @@ def rehearse(
     for stage in method.plan(rounds):
         before, turns = state, []
         for ex in stage.exchanges:
-            down = ex.send(task, coord, roster)
+            down, begun = ex.send(task, coord, roster), len(gradients)
             work = ex.begin(site, state, down)
+            first = len(gradients)
             if ex.trains:
                 ex.step(site, work, batch)
+            stepped = len(gradients) - first
             state, up = ex.report(site, state, work, down)
+            beside = len(gradients) - begun - stepped
             coord, facts = merge(ex, task, coord, collect_all(ex, up, present), roster)
-            turns.append(Turn(ex, down, up, facts))
+            turns.append(Turn(ex, down, up, facts, (stepped, beside)))
         last = stage.last.send(task, coord, roster)
         state = stage.last.settle(task, state, last)
         yield Rehearsal(stage, before, turns, state, last)
 
 
+def _counted(task: Task) -> tuple[Task, list[int]]:
+    """The same task, and a list that grows with each gradient that goes back through its network."""
+    net, gradients = copy.copy(task.net), list[int]()
+
+    def backward(*given: Any, **named: Any) -> None:
+        gradients.append(1)
+        task.net.backward(*given, **named)
+
+    object.__setattr__(net, "backward", backward)  # networks are frozen
+    return replace(task, net=net), gradients
+
+
 def contracts_of(t: Rehearsal) -> list[Contract]:
     """Of every exchange of a stage."""
     out, stage = [], t.stage
-    for i, (ex, down, up, _) in enumerate(t.turns):
+    for i, (ex, down, up, *_) in enumerate(t.turns):
         name = stage.name if len(t.turns) == 1 else f"{stage.name}, {ex.name or i + 1}"
         words = {f"to site/{k}": v for k, v in sentences(down).items()}
         words |= {f"from site/{k}": ex.consent or v for k, v in sentences(up).items()}

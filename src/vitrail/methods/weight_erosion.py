@@ -97,6 +97,10 @@ class WeightErosion(ErosionRule, EveryUser[Coord]):
         # SGD remembers its step, which is exact; the difference of two models would be rounded
         return stacked(work.memory) if self.update == "gradient" else super().update_of(work, down)
 
+    def compared(self, update: Params, took: Tensor) -> tuple[Tensor, Tensor]:
+        """d_i of every user [user, site], and whose own update vanished [user]."""
+        return distances(update, took)
+
     def merge(self, task: Task, coord: Coord, up: Up, roster: Roster) -> tuple[Coord, Facts]:
         here = roster.present
         models, watch = self.watched(coord, up, here)
@@ -107,7 +111,7 @@ class WeightErosion(ErosionRule, EveryUser[Coord]):
             watch = watch._replace(stopped=watch.stopped | (common < self.cone))
             took = took & ~watch.stopped[:, None]
         facts = self.facts(sent, up, here, watch)
-        distance, vanished = distances({k: v[:, : len(here)] for k, v in up.update.items()}, took)
+        distance, vanished = self.compared({k: v[:, : len(here)] for k, v in up.update.items()}, took)
         # a site that comes after the user's first round starts at the median of those before it
         late = took & (coord.met == 0) & (coord.met.diagonal() > 0)[:, None]
         alpha = torch.where(late, median(coord.alpha, coord.met > 0)[:, None], coord.alpha)

@@ -42,34 +42,34 @@ class Deck(NamedTuple):
     products: Words  # [site, site]
 
 
-def shared(x: NDArray[np.float64], clip: float) -> tuple[Words, Words]:
+def shared(x: NDArray[np.float64], clip: float, places: int = PLACES) -> tuple[Words, Words]:
     """At the site: a change [number], no longer than the clip -> one half for either server.
 
     >>> one, other = shared(np.array([0.25, -0.5]), 1.0)
     >>> ((one + other).view(np.int64) / 2.0**PLACES).tolist()
     [0.25, -0.5]
     """
-    half, seed = halves_of(x, clip)
+    half, seed = halves_of(x, clip, places)
     return half, draw(seed, len(x))
 
 
-def halves_of(x: NDArray[np.float64], clip: float) -> tuple[Words, bytes]:
+def halves_of(x: NDArray[np.float64], clip: float, places: int = PLACES) -> tuple[Words, bytes]:
     """The first server's half, and what the second draws its own from."""
     size = float(np.linalg.norm(x))
     if not size <= clip * (1 + 1e-6):  # false for what is no number
         what = f"the length of the change is {size:.3g}, but the agreed maximum is {clip:g}."
         raise VitrailError("a report was not split between the servers", [Problem("report", what, "Nothing was sent.")])
     seed = secrets.token_bytes(SEED)
-    return to_fixed_point(x, clip) - draw(seed, len(x)), seed
+    return to_fixed_point(x, clip, places) - draw(seed, len(x)), seed
 
 
-def to_fixed_point(x: NDArray[np.float64], clip: float) -> Words:
+def to_fixed_point(x: NDArray[np.float64], clip: float, places: int = PLACES) -> Words:
     """In fixed point, in units of the clip."""
-    return np.rint(x / clip * 2.0**PLACES).astype(np.int64).view(np.uint64)
+    return np.rint(x / clip * 2.0**places).astype(np.int64).view(np.uint64)
 
 
-def from_fixed_point(x: Words, clip: float) -> NDArray[np.float64]:
-    return x.view(np.int64) / 2.0**PLACES * clip
+def from_fixed_point(x: Words, clip: float, places: int = PLACES) -> NDArray[np.float64]:
+    return x.view(np.int64) / 2.0**places * clip
 
 
 def deal(sites: int, numbers: int) -> tuple[Deck, Deck]:

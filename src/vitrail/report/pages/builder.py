@@ -74,7 +74,8 @@ def _page_of_comparison(whole: Comparison) -> Page:
     wires = {m: _wire(whole, m, kept_updates) for m in whole.methods}
     return Page(
         kind="compare",
-        about=_about(study, whole.methods, seeds, whole.sites, whole.info, len(whole.spread) > 0),
+        about=_about(study, whole.methods, seeds, whole.sites, whole.info, len(whole.spread) > 0, bool(whole.spent))
+        + [(f"Rounds of {TABLE[name].catalogue.title}", str(spent.rounds)) for name, spent in whole.spent.items()],
         scores=whole.scores,
         curves=whole.curves,
         summary=whole.summary(),
@@ -86,6 +87,8 @@ def _page_of_comparison(whole: Comparison) -> Page:
         chance=whole.chance.groupby(["site", "metric"], sort=False)["value"].mean().reset_index(),
         folds=whole.spread,
         screening=whole.screening,
+        budget=whole.budget.words,
+        spent=whole.budget_table(),
         **_study_fields(study, whole.methods),
     )
 
@@ -199,9 +202,11 @@ def _about(
     sizes: pd.DataFrame,
     info: Mapping[str, Any],
     crossed: bool = False,
+    budget: bool = False,
 ) -> list[tuple[str, str]]:
     """Which study, methods, seeds, versions and data this is: label, value."""
     training, network, images = study.training, study.network, study.images
+    most = "at most " if budget else ""
     layers = f" {list(network.hidden)}" if network.kind in ("mlp", "cnn") else ""
     if network.weights:
         layers += f", convolutions from {Path(network.weights).name}"
@@ -211,7 +216,7 @@ def _about(
         ("Study", study.name),
         ("Methods", ", ".join(TABLE[m].catalogue.title for m in methods)),
         ("Seeds", seeds),
-        ("Rounds", f"{training.rounds}, with {training.epochs} local epoch(s) each, batches of {training.batch}"),
+        ("Rounds", f"{most}{training.rounds}, with {training.epochs} local epoch(s) each, batches of {training.batch}"),
         ("Network", f"{network.kind}{layers}"),
         *_patients(study, sizes, crossed),
         ("Pictures", images.words) if images else ("Standardised", study.standardise),
@@ -255,7 +260,8 @@ def _newcomer_note(run: Run, name: str) -> str:
 
 def _wire(whole: Comparison, method: str, kept_updates: bool) -> list[WireEntry]:
     """What crosses in one of many runs: screening is part of none of them, and none tells its rows by risk."""
-    study = whole.study.model_copy(update={"bedside": type(whole.study.bedside)()})
+    study = whole.study.with_changes(training={"rounds": whole.rounds_of(method)})
+    study = study.model_copy(update={"bedside": type(whole.study.bedside)()})
     given = {k: v for k, v in study.method.items() if k != "name"} if study.method["name"] == method else {}
     return Plan(study, build(method, given), sites=len(whole.sites)).wire(kept_updates, screened=False)
 

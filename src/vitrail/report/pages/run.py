@@ -59,6 +59,8 @@ class Page:
     run: Run | None = None  # where the page is of one run: its facts, and what was made of them
     screening: Screening | None = None  # whose data does not fit, where sites were asked
     test_from: str = ""  # the first day of the test rows, where the study splits by date
+    budget: str = ""  # of a comparison in which every method had the same: of what, in words
+    spent: list[tuple[str, str, str, str]] = field(default_factory=list)  # method, rounds, bytes, gradient steps
 
     @property
     def yardsticks(self) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from vitrail.runs.store import our_table
 from vitrail.storage.atomic_files import write_atomically
 from vitrail.storage.csv_files import to_csv
 from vitrail.studies.benefit import HARM
+from vitrail.studies.compare.budget import FixedBudget, Spent, rounds_within
 from vitrail.studies.compare.result import CHANCE, SCORES, SPREAD, Comparison, OutOfFold
 from vitrail.studies.cross_validation import cross_validate
 from vitrail.studies.executor import Step, done
@@ -68,6 +69,8 @@ def load_comparison(path: Path) -> Comparison:
     if (left_out_file := path / f"{SITES_OUT}.csv").exists():
         comparison.left_out = our_table(left_out_file)
     comparison.harm, comparison.look = order.get("harm", HARM), tuple(order.get("look", (1, 1)))
+    comparison.budget = FixedBudget(*order.get("budget", ()))
+    comparison.spent = {name: Spent(*values) for name, values in order.get("spent", {}).items()}
     return comparison
 
 
@@ -90,6 +93,8 @@ def compare(
     harm: float = HARM,
     every_seed: bool = False,
     leave_one_site_out: bool = False,
+    budget_bytes: int | None = None,
+    budget_steps: int | None = None,
     engine: str = "vectorised",
     device: str = "cpu",
     out: str | Path | None = None,
@@ -116,6 +121,11 @@ def compare(
     problems = [p for n in names for p in methods.problems(n, {}, "methods")]
     if not names or not seeds:
         problems.append(Problem("methods and seeds", "expected at least one of each.", "Name them."))
+    budget = FixedBudget(budget_bytes, budget_steps)
+    problems += budget.problems()
+    if budget != FixedBudget() and leave_one_site_out:
+        what = "with one site fewer a method's messages have another size, so the budget pays other rounds."
+        problems.append(Problem("leave_one_site_out", what, "Compare twice: with a budget, and without one."))
     if not 0 <= harm < 1:
         problems.append(Problem("harm", f"expected a share of at least 0 and below 1, got {harm}.", "Use 0.03."))
     if problems:
@@ -127,9 +137,11 @@ def compare(
     cleaned = clean_sites(sites, study)
     warn_about_rows(sites, cleaned, study)
     marks = {n: fingerprint_rows(f) for n, f in cleaned.items()}
-    folder = _open(out, resume, study, marks, engine, device, folds) if out is not None else None
+    spent = rounds_within(study, cleaned, names, seeds[0], folds, budget) if budget != FixedBudget() else {}
+    folder = _open(out, resume, study, marks, engine, device, folds, budget) if out is not None else None
     place = folder.path if folder else None
-    jobs = [_CompareJob(study, name, seed, folds, engine, device, place) for seed in seeds for name in names]
+    within = {n: study.with_changes(training={"rounds": spent[n].rounds}) if spent else study for n in names}
+    jobs = [_CompareJob(within[name], name, seed, folds, engine, device, place) for seed in seeds for name in names]
     looks = [len(seeds)] if every_seed or len(seeds) <= FIRST_LOOK else [FIRST_LOOK, len(seeds)]
     of = study.training.rounds
     parts: list[dict[str, Any]] = []
@@ -151,6 +163,7 @@ def compare(
             parts += done(part, _part, cleaned, workers, tell, _CompareJob.known, _CompareJob.keep, cluster)
             result = _gathered(study, names, seeds[:trained], parts, marks)
             result.harm, result.look, result.screening = harm, (look, len(looks)), screening
+            result.budget, result.spent = budget, spent
             if result.settled():
                 break
         if leave_one_site_out:
@@ -161,6 +174,7 @@ def compare(
             if len(result.left_out):
                 write_atomically(folder.path / f"{SITES_OUT}.csv", to_csv(result.left_out))
             about = {"methods": names, "seeds": result.seeds, "harm": harm, "look": result.look}
+            about |= {"budget": budget, "spent": spent} if spent else {}
             for name, table in (
                 ("comparison", result.results()),
                 ("summary", mark_small_samples(result.summary(), result.sites, "worst_site")),
@@ -176,16 +190,30 @@ def compare(
 
 
 def _open(
-    out: str | Path, resume: bool, study: Study, marks: dict[str, str], engine: str, device: str, folds: int
+    out: str | Path,
+    resume: bool,
+    study: Study,
+    marks: dict[str, str],
+    engine: str,
+    device: str,
+    folds: int,
+    budget: FixedBudget,
 ) -> Folder:
     folder = Folder(Path(out), resume=resume)
     about = {"study": study.to_toml(), "fingerprints": marks, "engine": engine, "device": device, "folds": folds}
+    about |= {"budget": list(budget)} if budget != FixedBudget() else {}
     place = folder.path / "run.json"
     if resume and _stored_info(folder) != about:
         folder.close()
         raise VitrailError(
             "this folder holds another comparison",
-            [Problem(str(out), "the study or the data differ from those of the start.", "Choose another --out.")],
+            [
+                Problem(
+                    str(out),
+                    "the study, the data or the budget differ from those of the start.",
+                    "Choose another --out.",
+                )
+            ],
         )
     if not resume:
         write_atomically(place, json.dumps(about, indent=1))

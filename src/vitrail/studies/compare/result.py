@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from vitrail.core.display import Plottable
+from vitrail.core.text import size
 from vitrail.methods import TABLE
 from vitrail.metrics.scores import metric_name
 from vitrail.metrics.skill import no_better, worst_site
@@ -17,6 +18,7 @@ from vitrail.quality.screening.result import Screening
 from vitrail.runs.result import mark_small_samples
 from vitrail.stats.intervals import BELOW, interval, level_of
 from vitrail.studies.benefit import HARM, NO_HARM, YES, BenefitAnswer, Floats, Ints, SiteLosses, decide, why
+from vitrail.studies.compare.budget import FixedBudget, Spent
 from vitrail.studies.cross_validation import yardstick
 from vitrail.studies.leave_one_site_out import LEFT_OUT
 from vitrail.study.model import LOWER_IS_BETTER, SHARES, Study
@@ -28,6 +30,8 @@ SUMMARY = ["method", "metric", "mean", "mean_low", "mean_high", "worst_site", "w
 VERDICTS = ["site", "metric", "method", "alone", "joined", "gain", "low", "high", "verdict", "why"]
 VERDICTS += ["harm", "least", "rows", "needed", "same", "harm_share"]
 VERDICTS += ["brier_alone", "brier_joined", "brier_same"]  # of classes and times: beside the yardstick
+
+NO_BUDGET = FixedBudget()
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,8 @@ class Comparison(Plottable):
     harm: float = HARM  # what a site may lose without harm, a share of the loss of one answer to every row
     look: tuple[int, int] = (1, 1)  # which time of how many the verdicts are looked at
     left_out: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=LEFT_OUT))  # where it was asked for
+    budget: FixedBudget = NO_BUDGET  # of bytes or steps, the same for every method
+    spent: dict[str, Spent] = field(default_factory=dict)  # by method: the rounds that it paid; empty: no budget
 
     def __repr__(self) -> str:
         sites, seeds = (
@@ -75,6 +81,23 @@ class Comparison(Plottable):
             beside.astype({"seed": self.scores.seed.dtype}), "left", ["seed", "site", "split", "metric"]
         )
         return mark_small_samples(wide, self.sites)
+
+    def rounds_of(self, method: str) -> int:
+        """How many rounds it trained."""
+        return self.spent[method].rounds if method in self.spent else self.study.training.rounds
+
+    def budget_table(self) -> list[tuple[str, str, str, str]]:
+        """For each method what the budget paid: its title, rounds, bytes and gradient steps; empty without a budget."""
+        most = self.study.training.rounds
+        return [
+            (
+                TABLE[name].catalogue.title,
+                str(spent.rounds) if spent.rounds < most else f"{most} (all)",
+                size(spent.bytes),
+                f"{spent.steps:,}",
+            )
+            for name, spent in self.spent.items()
+        ]
 
     def summary(self) -> pd.DataFrame:
         """For each method and metric: mean over sites, and the site served worst by its skill against its own baseline

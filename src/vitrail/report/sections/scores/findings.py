@@ -50,6 +50,8 @@ def headline(page: Page) -> str:
         what += f", beside the {'yardstick' if len(yards) == 1 else 'yardsticks'} {' and '.join(yards)}"
     after = f" {listed(late).unescape()} came after training." if late else ""
     rounds = f", {several(page.rounds, 'round')}." if page.rounds else "."
+    if page.budget:
+        rounds = f". Every method trained as many rounds as {page.budget} pay for one training at one site."
     return f"{what}: {several(page.seeds, 'seed')}{rounds}{after}"
 
 
