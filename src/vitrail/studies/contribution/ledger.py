@@ -45,6 +45,15 @@ def between(value: Floats, resampled: Floats, half: Floats) -> tuple[Floats, Flo
     )
 
 
+def spans_of(values: pd.DataFrame, way: str, kind: str) -> dict[str, Span]:
+    """Site -> its value and interval, of one way to count and one way to rebuild."""
+    part = values[(values.way == way) & (values.kind == kind)]
+    return {
+        str(s): (float(v), float(low), float(high))
+        for s, v, low, high in zip(part.site, part.value, part.low, part.high, strict=True)
+    }
+
+
 def disagreement(shapley: Mapping[str, Span], left_out: Mapping[str, Span], user: str) -> str:
     """Where leaving one site out and averaging over all orders say different things; "" where they do not.
 

@@ -46,7 +46,7 @@ from vitrail.stats.shapley import Floats, Values, Worth, exact, leave_one_out, p
 from vitrail.storage.atomic_files import write_atomically
 from vitrail.storage.csv_files import to_csv
 from vitrail.studies.contribution.coalition_loss import CoalitionLoss, Tell, no_such_user
-from vitrail.studies.contribution.ledger import between, disagreement, ledger_of
+from vitrail.studies.contribution.ledger import between, disagreement, ledger_of, spans_of
 from vitrail.studies.contribution.reliability import AS_GIVEN, SEED_NOISE, SPOT, STRAIN, ReliabilityRule, spot, strain
 from vitrail.studies.contribution.replay import UpdateReplay
 from vitrail.studies.contribution.retraining import CoalitionRetraining
@@ -116,12 +116,8 @@ class Contribution:
 
     def disagreement(self) -> str:
         """Where Shapley values and leave-one-out, both asked for, say different things."""
-        part = self.values[self.values.kind == self.kind]
-        spans = [
-            {row.site: (row.value, row.low, row.high) for row in part[part.way == way].itertuples()}
-            for way in (SHAPLEY, LOO)
-        ]
-        return disagreement(*spans, self.user) if all(spans) else ""
+        found = {way: spans_of(self.values, way, self.kind) for way in (SHAPLEY, LOO)}
+        return disagreement(found[SHAPLEY], found[LOO], self.user) if all(found.values()) else ""
 
     def main(self, kind: str = "") -> pd.DataFrame:
         """The values that count, by site: Shapley, or leave-one-out where only that was asked for."""
