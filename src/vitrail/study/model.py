@@ -47,7 +47,11 @@ class Network(Strict):
     prototypes: int | None = Field(default=None, ge=1, le=1000)  # for prototypes: how many each class has; left out: 10
     # for prototypes: numbers in each; left out: 128 with `weights`, otherwise 16
     latent: int | None = Field(default=None, ge=1, le=4096)
-    weights: str = ""  # for prototypes: a file with the weights of EfficientNet-Lite0, which every site needs
+    weights: str = ""  # for prototypes: a file with the weights of the backbone, which every site needs
+    # for prototypes with `weights`: whose weights these are; left out: efficientnet_lite0
+    backbone: Literal["efficientnet_lite0", "vgg11", "vgg16", "vgg19", "densenet121"] | None = None
+    # for prototypes: how alike a patch and a prototype are, by their distance or their angle; left out: log
+    similarity: Literal["log", "cosine"] | None = None
     # for times: one score for all intervals, or one for each interval
     hazards: Literal["proportional", "free"] | None = None
     # for prototypes: whether convolutions are not trained, and are computed once for each picture

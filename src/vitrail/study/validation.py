@@ -306,7 +306,7 @@ def _network_problems(network: Mapping[str, Any], images: Any, place: Callable[.
     if kind == PROTOTYPES:
         yield from _prototype_problems(network, images if isinstance(images, Mapping) else {}, place)
     elif kind in nets.TABLE:
-        for k in ("prototypes", "latent", "weights", "frozen"):
+        for k in ("prototypes", "latent", "weights", "frozen", "backbone", "similarity"):
             if network.get(k):
                 yield Problem(
                     place("network", k),
@@ -320,8 +320,12 @@ def _prototype_problems(
 ) -> Iterable[Problem]:
     size, weights, frozen = images.get("size"), network.get("weights"), network.get("frozen")
     sides = [n for n in size if isinstance(n, int)] if isinstance(size, list | tuple) else []
+    backbone = network.get("backbone") or "efficientnet_lite0"
+    if network.get("backbone") and not weights:
+        what = f"{backbone} needs weights from a file: it is not trained from nothing."
+        yield Problem(place("network", "backbone"), what, "Name the file under weights, or remove this key.")
     if weights and any(n % 32 or n < 32 for n in sides):
-        what = f"EfficientNet-Lite0 needs sides that are multiples of 32 pixels, but the pictures are {list(sides)}."
+        what = f"{backbone} needs sides that are multiples of 32 pixels, but the pictures are {list(sides)}."
         yield Problem(place("images", "size"), what, 'Agree on multiples of 32, such as 224, with fit = "resize".')
     if weights and images.get("normalise", "centred") != "centred":
         what = "these weights were trained on pictures scaled from -1 to 1."

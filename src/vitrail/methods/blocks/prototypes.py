@@ -9,7 +9,6 @@ from vitrail.core.exchange import Rows
 from vitrail.core.task import Batch, Out, Task
 from vitrail.core.tensors import Params, per_site
 from vitrail.nets import ProtoNet
-from vitrail.nets.prototype_network import similarity
 
 NEAR = 1e-6  # relative: closer distances are one, of which the first counts; engines may round otherwise
 
@@ -52,7 +51,7 @@ def nearest_patches(net: ProtoNet, params: Params, rows: Rows) -> tuple[Tensor, 
 
 def sparse_last(net: ProtoNet, params: Params, rows: Rows, l1: float, steps: int) -> Tensor:
     """[site, class, prototype]: after so many proximal steps on mean cross-entropy + l1 |weights of other classes|."""
-    blocks = [(similarity(net.forward(params, b.x, tape=False).features), b.y, b.w) for b in rows.blocks()]
+    blocks = [(net.similarity(net.forward(params, b.x, tape=False).features), b.y, b.w) for b in rows.blocks()]
     s, y, w = (torch.cat(parts, 1) for parts in zip(*blocks, strict=True))
     w = w / w.sum(1, keepdim=True).clamp(min=torch.finfo(w.dtype).tiny)
     weight, wrong = params[net.HEAD], ~net.own(s)
