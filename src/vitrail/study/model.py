@@ -78,8 +78,9 @@ class TrainingSpec(Strict):
     kl: float = Field(default=0.1, ge=0, le=1e6)
     anneal: int = Field(default=10, ge=0, le=1_000_000_000)  # for evidence: the epochs until `kl` has its full weight
     total: Literal["sum", "mean"] = "sum"  # whether the losses of a batch's rows are summed or averaged
-    # inverse: all classes of a site have the same weight in training
-    class_weights: Literal["inverse", "none"] = "none"
+    # inverse: all classes of a site have the same weight in training; undersample: each site trains on as many rows of
+    # each class as its rarest class has, drawn once
+    class_weights: Literal["inverse", "undersample", "none"] = "none"
     optimiser: Literal["sgd", "adam"] = "sgd"  # the optimizer; adam does not use `momentum`
     # how strongly weights are pulled to zero; default 0 for pictures, 0.1 for times
     weight_decay: float = Field(default=0.01, ge=0, le=1e6)

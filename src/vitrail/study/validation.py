@@ -51,6 +51,7 @@ def inconsistencies(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterab
     yield from _method_problems(raw, place)
     yield from _verdict_problems(raw, place)
     yield from _refit_problems(raw, place)
+    yield from _undersampling_problems(raw, target, place)
     network = raw.get("network", {})
     if isinstance(network, Mapping):
         yield from _network_problems(network, images, place)
@@ -153,6 +154,25 @@ def _refit_problems(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterab
         if isinstance(protect, Mapping) and protect.get(key) is not None:
             what = f"training once more on all rows would spend the budget of protect.{key} twice."
             yield Problem(place("training", "refit"), what, "Write refit = false, or remove the noise.")
+
+
+def _undersampling_problems(
+    raw: Mapping[str, Any], target: Mapping[str, Any], place: Callable[..., str]
+) -> Iterable[Problem]:
+    training, protect = raw.get("training", {}), raw.get("protect", {})
+    if not isinstance(training, Mapping) or training.get("class_weights") != "undersample":
+        return
+    reasons = {
+        "only classes can be undersampled, but the target is of another kind": target.get("kind", "classes")
+        != "classes",
+        "parties train on the people they have in common, of whom none can be left out": bool(raw.get("parties")),
+        "one row of the rarest class decides how many others are trained on, but protect.rows counts each row once":
+        isinstance(protect, Mapping) and protect.get("rows") is not None,
+    }  # fmt: skip
+    for why in (why for why, wrong in reasons.items() if wrong):
+        yield Problem(
+            place("training", "class_weights"), f"{why}.", 'Write class_weights = "inverse" or "none" instead.'
+        )
 
 
 def _party_problems(

@@ -15,6 +15,7 @@ from vitrail.core.facts import Facts
 from vitrail.core.optimizers import Optimizer, of_parameter
 from vitrail.core.task import Batch, Task, carry_state
 from vitrail.core.tensors import Params, apply_update, clone, per_site
+from vitrail.methods.blocks.prototype_mix import Personal, mixed_in
 from vitrail.methods.blocks.prototypes import nearest_patches, net_of, pulls, sparse_last
 from vitrail.methods.fedavg import Averages, Shared
 
@@ -28,6 +29,11 @@ SETTINGS = {  # what is shared, and whose setting that is
     "add-on": "add-on layers, prototypes and last layer are shared: our setting, not the paper’s",
     "all": "all layers are shared, convolutions too: our setting, not the paper’s",
     "pooled": "all pictures are in one place: the paper’s CMCP",
+}
+MIXES = {
+    "no": "",
+    "distance": "; each keeps a part of its own prototypes, by their distance",
+    "half": "; each keeps half of its own prototypes",
 }
 
 
@@ -70,6 +76,7 @@ class PrototypeRounds:
     sep: float
     l1: float
     least: int
+    personal: Personal
 
     @property
     def compares(self) -> bool:
@@ -78,7 +85,7 @@ class PrototypeRounds:
 
     @property
     def setting(self) -> str:
-        return SETTINGS["pooled" if self.catalogue.pools_rows else self.share]
+        return SETTINGS["pooled" if self.catalogue.pools_rows else self.share] + MIXES[self.personal]
 
     @property
     def averages(self) -> Averages:
@@ -92,10 +99,15 @@ class PrototypeRounds:
         return self.averages.send(task, Shared(task.select(coord.params, task.others(self.still))), roster)
 
     def begin(self, site: SiteContext, state: State, down: Shared) -> Work:
-        params, alone = clone({**state.own, **state.shared, **down.params}), clone(state.alone)
+        params = clone({**state.own, **self.goes_on_from(site.task, state, {**state.shared, **down.params})})
+        alone = clone(state.alone)
         return Work(
             params, site.optimizer.state(params, state.memory), alone, site.optimizer.state(alone, state.alone_memory)
         )
+
+    def goes_on_from(self, task: Task, state: State, shared: Params) -> Params:
+        """The shared layers as this site takes them up: with so much of its own prototypes."""
+        return mixed_in(net_of(task), self.personal, state.local, shared)
 
     def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
         for params, memory in ((work.params, work.memory), (work.alone, work.alone_memory)):
@@ -144,7 +156,8 @@ class PrototypeRounds:
 
     def settle(self, task: Task, state: State, down: Shared) -> State:
         shared = {**state.shared, **down.params}
-        whole, alone = {**state.own, **shared}, {k: state.alone[k] for k in state.alone_ending}
+        whole = {**state.own, **self.goes_on_from(task, state, shared)}
+        alone = {k: state.alone[k] for k in state.alone_ending}
         return state._replace(shared=shared, ending={k: whole[k] for k in state.ending}, alone_ending=alone)
 
     def apart(self, state: State) -> Params:
@@ -161,7 +174,8 @@ class Push(Exchange[State, Coord, Nothing, Nothing, Nothing]):
 
     def report(self, site: SiteContext, state: State, work: Nothing, down: Nothing) -> tuple[State, Nothing]:
         net, of = net_of(site.task), self.of
-        models = [{**state.own, **state.shared}, state.alone][: 1 + of.compares]
+        own = {**state.own, **of.goes_on_from(site.task, state, state.shared)}
+        models = [own, state.alone][: 1 + of.compares]
         endings, patches = [], []
         for params in models:
             taken, where = nearest_patches(net, params, site.rows)
