@@ -29,8 +29,7 @@ from vitrail import methods
 from vitrail.core.errors import VitrailError
 from vitrail.core.facts import OWN, PROTOTYPES_KEPT, RELEASED, RELEASED_APART, SHARED, find_value
 from vitrail.engine.local import Engine
-from vitrail.methods.blocks.prototype_mix import kept
-from vitrail.methods.blocks.prototypes import net_of
+from vitrail.methods.blocks.prototypes import kept, net_of
 from vitrail.nets import prototypes
 from vitrail.privacy.budget import Budget, noise_for
 from vitrail.testing.federation import LOSSES, PICTURE, task_of

@@ -24,7 +24,7 @@ sites are asked to show signs of such a bias, and may refuse (methods/blocks/sho
 for no model.
 
 `personal`: each site goes on from the shared prototypes with a part of its own, by their distance or a half
-(methods/blocks/prototype_mix.py). `release`: after the push sites are asked for their prototypes, with noise of a
+(methods/blocks/prototypes.py). `release`: after the push sites are asked for their prototypes, with noise of a
 stated budget or as they are (methods/blocks/prototype_release.py); the paper says only that they may be shared.
 
 Rates: Adam with lr = 3e-3; 1e-4, that is 1/30 of it, for the last layer and for convolutions read from a file.
@@ -56,9 +56,8 @@ from vitrail.core.losses import CrossEntropy
 from vitrail.core.optimizers import SGD, Adam, Optimizer
 from vitrail.core.task import Net, Task
 from vitrail.core.tensors import Params, clone, to_all
-from vitrail.methods.blocks.prototype_mix import Personal
 from vitrail.methods.blocks.prototype_rounds import Coord, PrototypeRounds, Push, State, Work
-from vitrail.methods.blocks.prototypes import net_of
+from vitrail.methods.blocks.prototypes import Personal, net_of
 from vitrail.methods.blocks.shortcut_signals import shows
 from vitrail.methods.fedavg import Shared
 from vitrail.nets import ProtoNet

@@ -10,6 +10,7 @@ large a distance because nothing is assumed of how an answer depends on rows.
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any
 
 from torch import Tensor
@@ -22,11 +23,15 @@ from vitrail.privacy.guards import AddNoise
 
 def released(up: Any, release: Release, add_noise: AddNoise) -> Any:
     """The report [site, ..., vector, number] as it may be told."""
-    noise = noise_for(Budget(release.epsilon, release.delta), 1)
+    noise = _noise(Budget(release.epsilon, release.delta))
     values = dict(flatten(up))
-    told = {k: _blurred(v, release.clip, noise, add_noise) for k, v in values.items()}
-    assert len(told) == 1, "two tensors would be drawn the same noise"
-    return unflatten(up, told)
+    assert len(values) == 1, "two tensors would be drawn the same noise"
+    return unflatten(up, {k: _blurred(v, release.clip, noise, add_noise) for k, v in values.items()})
+
+
+@cache
+def _noise(budget: Budget) -> float:
+    return noise_for(budget, 1)
 
 
 def _blurred(values: Tensor, clip: float, noise: float, add_noise: AddNoise) -> Tensor:

@@ -15,8 +15,7 @@ from vitrail.core.facts import Facts
 from vitrail.core.optimizers import Optimizer, of_parameter
 from vitrail.core.task import Batch, Task, carry_state
 from vitrail.core.tensors import Params, apply_update, clone, per_site
-from vitrail.methods.blocks.prototype_mix import Personal, mixed_in
-from vitrail.methods.blocks.prototypes import nearest_patches, net_of, pulls, sparse_last
+from vitrail.methods.blocks.prototypes import Personal, mixed_in, nearest_patches, net_of, pulls, sparse_last
 from vitrail.methods.fedavg import Averages, Shared
 
 if TYPE_CHECKING:

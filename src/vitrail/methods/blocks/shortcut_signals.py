@@ -27,9 +27,8 @@ from vitrail.core.task import Task
 from vitrail.core.tensors import Params, per_site, to_all, zeros
 from vitrail.methods.blocks.basics import Reveal
 from vitrail.methods.blocks.patch_transplant import rises
-from vitrail.methods.blocks.prototype_mix import kept
 from vitrail.methods.blocks.prototype_release import shows_pushed
-from vitrail.methods.blocks.prototypes import net_of
+from vitrail.methods.blocks.prototypes import kept, net_of
 
 if TYPE_CHECKING:
     from vitrail.methods.indisco import InDISCO
