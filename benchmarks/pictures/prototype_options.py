@@ -217,10 +217,11 @@ def judged(task: Task, x: Tensor, y: Any, params: Params) -> dict[str, list[floa
     return out
 
 
-def under_budgets(engine: Engine, own: Params, judge: Any, seed: int) -> dict[str, dict[str, float]]:
+def under_budgets(engine: Engine, own: Params, judge: Any, seed: int) -> dict[str, float]:
     """Accuracy with prototypes as they would be shown, the last layer fitted anew at each site. `own`: a site's own
-    prototypes; `mean`: the mean of what all sites show, so that somebody learns from it."""
-    net, found = engine.task.net, {}
+    prototypes; `mean`: the mean of what all sites show, so that somebody learns from it; `first`: those that training
+    began with, which are drawn from the seed and tell nothing of any picture."""
+    net, found = engine.task.net, dict[str, float]()
     assert isinstance(net, ProtoNet)
     rows = Rows(engine.counts, None, lambda: engine.sites.blocks(range(len(engine.names))))
     exact = own[net.NAME]
@@ -230,6 +231,7 @@ def under_budgets(engine: Engine, own: Params, judge: Any, seed: int) -> dict[st
         fitted = made | {net.HEAD: sparse_last(net, made, rows, 1e-4, 100)}
         return float(np.mean(judge(fitted)["accuracy"]))
 
+    found["first"] = scored(engine.task.start[net.NAME].expand_as(exact))
     for count in COUNTS:
         first = torch.arange(net.outputs * net.per_class) % net.per_class < count
         for epsilon in (*BUDGETS, None):

@@ -121,7 +121,7 @@ def undersampled(sites: Sites, seed: int) -> Sites:
         left = torch.cat([of[lots[of].argsort(stable=True)[:fewest]] for of in of_class]).sort().values + start
         parts.append((name, sites.x[left], sites.y[left], sites.w[left]))
         if sites.persons is not None:
-            persons[name] = sites.persons[left].unique(return_inverse=True)[1]
+            persons[name] = sites.persons[left]
     return gather_sites(parts, persons or None)
 
 

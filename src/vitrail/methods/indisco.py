@@ -25,7 +25,7 @@ for no model.
 
 `personal`: each site goes on from the shared prototypes with a part of its own, by their distance or a half
 (methods/blocks/prototypes.py). `release`: after the push sites are asked for their prototypes, with noise of a
-stated budget or as they are (methods/blocks/prototype_release.py); the paper says only that they may be shared.
+stated budget or as they are (methods/blocks/prototype_rounds.py); the paper says only that they may be shared.
 
 Rates: Adam with lr = 3e-3; 1e-4, that is 1/30 of it, for the last layer and for convolutions read from a file.
 [training.rates] changes them by group; `optimiser = "study"` and lr take the study's.

@@ -19,7 +19,7 @@ from torch import Tensor
 from vitrail.analysis.images.occlusion_map import OcclusionMap, Pictures, hide
 from vitrail.core.task import Net
 from vitrail.core.tensors import Params
-from vitrail.nets.prototype_network import ProtoNet, similarity
+from vitrail.nets.prototype_network import ProtoNet
 
 CLASSES = 6  # that are shown, the largest
 PARTS = 4  # of a class under one model
@@ -225,7 +225,7 @@ def _case(
     evidence = net.evidence(params, x)[0, 0]  # [prototype, class]
     scores = evidence.sum(0)
     predicted = int(scores.argmax())
-    alike = similarity(net.forward(params, x, tape=False).features)[0, 0]
+    alike = net.similarity(net.forward(params, x, tape=False).features)[0, 0]
     order = evidence[:, predicted].abs().argsort(descending=True).tolist()
     lines = tuple(
         PatchMatch(
@@ -242,7 +242,7 @@ def _case(
 
 
 def _box(net: ProtoNet, params: Params, picture: NDArray[np.uint8], prototype: int) -> Box:
-    near = similarity(net.maps(params, _rows(picture[None]))[0, 0, prototype])
+    near = net.similarity(net.maps(params, _rows(picture[None]))[0, 0, prototype])
     height, width = picture.shape[1:]
     over = net.cells().spread(near, (height, width))
     down, across = (over >= over.flatten().quantile(FIRES)).nonzero(as_tuple=True)

@@ -87,13 +87,14 @@ def sparse_last(net: ProtoNet, params: Params, rows: Rows, l1: float, steps: int
 
 def kept(net: ProtoNet, how: Personal, local: Tensor, shared: Tensor) -> Tensor:
     """[site, class]: the part of its own prototypes [site, prototype, D] that a site keeps."""
-    far = (local - shared).square().sum(-1).sqrt().unflatten(1, (net.outputs, net.per_class)).mean(2)
+    by_class = (len(local), net.outputs, net.per_class)
+    far = (local - shared).square().sum(-1).sqrt().view(by_class).mean(2)
     if how != "distance":
         return torch.full_like(far, 0.5 if how == "half" else 0.0)
     same = torch.arange(net.outputs, device=local.device).repeat_interleave(net.per_class)
     squares = (local[:, :, None] - local[:, None]).square().sum(-1)
     nearest = squares.masked_fill(same[:, None] == same, torch.inf).amin(-1).sqrt()
-    apart = nearest.unflatten(1, (net.outputs, net.per_class)).mean(2)
+    apart = nearest.view(by_class).mean(2)
     return far / (far + apart).clamp(min=torch.finfo(far.dtype).tiny)
 
 

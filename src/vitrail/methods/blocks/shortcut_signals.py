@@ -27,7 +27,7 @@ from vitrail.core.task import Task
 from vitrail.core.tensors import Params, per_site, to_all, zeros
 from vitrail.methods.blocks.basics import Reveal
 from vitrail.methods.blocks.patch_transplant import rises
-from vitrail.methods.blocks.prototype_release import shows_pushed
+from vitrail.methods.blocks.prototype_rounds import shows_pushed
 from vitrail.methods.blocks.prototypes import kept, net_of
 
 if TYPE_CHECKING:
