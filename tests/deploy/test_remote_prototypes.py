@@ -109,7 +109,7 @@ def test_options_by_message(tmp_path: Path) -> None:
     far, _, way, kits = by_message(tmp_path, study, frames)
     assert [find_value(far.facts, k) is not None for k in (RELEASED, PROTOTYPES_KEPT)] == [True, True]
     for name in frames:
-        exact = load_file(kits[name].home / RUN / "model.safetensors")["prototypes"]
+        exact = load_file(kits[name].home / RUN / "model.safetensors")["ending/prototypes"].flatten(0, -2)
         assert not any(sent_in(way.sent[name], v[0]) for v in (exact, exact - 0.5))
         told = find_value(far.facts, RELEASED)[list(frames).index(name)]  # type: ignore[index]
         assert sent_in(way.sent[name], told[0]), "had they been sent, they would have been found"

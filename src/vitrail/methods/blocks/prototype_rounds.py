@@ -49,7 +49,7 @@ SETTINGS = {  # what is shared, and whose setting that is
 }
 MIXES = {
     "no": "",
-    "distance": "; each keeps a part of its own prototypes, by their distance",
+    "distance": "; each keeps a part of its own prototypes, by their distance in a formula of ours",
     "half": "; each keeps half of its own prototypes",
 }
 
