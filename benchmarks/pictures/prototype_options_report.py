@@ -56,11 +56,12 @@ weights; *undersample*: as many training pictures of the larger class as of the 
 SHOWN = f"""\
 Prototypes as they would be shown, clipped to {CLIP:g} and with noise for delta {DELTA:g}, put back in place of the exact ones,
 and the last layer fitted anew at each site: *own*, in the site's own model; *mean*, the mean of what all sites show, in
-each site's model. *exact*: without noise and clipping. Neighbours are any two sets of pictures (the whole ball's
-diameter): nothing smaller holds, since the nearest patch and the layers below depend on every picture. One draw of the
-noise a seed. *First*: a rival without any budget, the
-prototypes that training began with, drawn from the seed, with a last layer fitted to them; the layers below are the
-site's own, trained. A classifier that knows nothing has {100 / CLASSES:g} % of birds; of the X-rays about 73 % are of one class."""
+each site's model. *Exact*: without noise and clipping. *First*, a rival that spends nothing: the prototypes that training
+began with, drawn from the seed, which tell nothing of any picture, and a last layer fitted to them; the layers below are
+the site's own, trained. Neighbours are any two sets of pictures (the whole ball's diameter): nothing smaller holds, since
+the nearest patch and the layers below depend on every picture. One draw of the noise a seed. Whoever guesses has
+{100 / CLASSES:g} % of birds; of the X-rays about 73 % are of one class. An epsilon above 10 or so promises next to nothing; the
+large ones are there to see where the accuracy comes back."""
 
 Found = dict[Job, dict[str, Any]]
 
