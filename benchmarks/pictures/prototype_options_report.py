@@ -79,9 +79,9 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return [*lines, *("| " + " | ".join(row) + " |" for row in rows), ""]
 
 
-def scores(found: Found, data: str, share: str, option: str, metric: str) -> dict[int, float]:
-    jobs = [j for j in found if (j.data, j.share, j.option) == (data, share, option)]
-    return {j.seed: 100 * float(np.mean(found[j]["after"][metric])) for j in sorted(jobs)}
+def scores(found: Found, data: str, share: str, option: str, metric: str, when: str = "after") -> dict[int, float]:
+    of = [j for j in found if (j.data, j.share, j.option) == (data, share, option) and when in found[j]]
+    return {j.seed: 100 * float(np.mean(found[j][when][metric])) for j in sorted(of)}
 
 
 def less(one: dict[int, float], other: dict[int, float]) -> str:
@@ -115,8 +115,18 @@ def cosines(found: Found) -> list[str]:
     rows = []
     for share, title in (("no", "alone"), ("prototypes", "prototypes shared"), ("add-on", "add-on shared")):
         options = {"": f"{title}, log", "cosine": f"{title}, cosine", "cosine strong": f"{title}, cosine strong"}
-        rows += lines_of(found, "birds", share, options, ["accuracy"])
-    return table(["accuracy", "seeds", "after", "less log"], rows)
+        for row, option in zip(
+            lines_of(found, "birds", share, options, ["accuracy"]),
+            [o for o in options if there(found, share, o)],
+            strict=True,
+        ):
+            earlier = scores(found, "birds", share, option, "accuracy", "before")
+            rows.append([*row, interval(list(earlier.values()))])
+    return table(["accuracy", "seeds", "after", "less log", "before push and last layer"], rows)
+
+
+def there(found: Found, share: str, option: str) -> bool:
+    return bool(scores(found, "birds", share, option, "accuracy"))
 
 
 def balances(found: Found) -> list[str]:
