@@ -69,6 +69,7 @@ name = "fedavg"
 NUMBER = 'target = {column = "days", kind = "number", unit = "days"}\nfeatures = {age = {kind = "numeric"}}\n'
 PICTURES = 'target = {column = "finding", classes = ["no", "yes"]}\nimages = {size = [32, 32]}\n'
 PROTOTYPES = PICTURES + 'network = {kind = "prototypes"}\n'
+PRETRAINED = PICTURES + 'network = {kind = "prototypes", weights = "some.pth"}\n'
 COMPANIES = """\
 target = {column = "died", classes = ["no", "yes"]}
 features = {age = {kind = "numeric"}}
@@ -90,6 +91,7 @@ BASES = (
     HORIZON,
     PICTURES,
     PROTOTYPES,
+    PRETRAINED,
     COMPANIES,
     NOISY,
     DATED,
@@ -141,6 +143,8 @@ EXAMPLES: dict[str, Any] = {
     "network.prototypes": 5,
     "network.latent": 32,
     "network.weights": "efficientnet-lite0.safetensors",
+    "network.backbone": "vgg19",
+    "network.similarity": "cosine",
     "network.frozen": False,
     "training.rounds": 60,
     "training.epochs": 2,

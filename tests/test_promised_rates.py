@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy import stats
 
 import vitrail as vt
@@ -28,6 +29,7 @@ from vitrail.analysis.explanations.rows import Explanation
 from vitrail.analysis.harm import expect_worse
 from vitrail.analysis.selective_prediction import newcombe, wilson
 from vitrail.analysis.shortcuts import detector
+from vitrail.core.exchange import Release
 from vitrail.core.facts import ALONE_LEFT_OUT, ERROR_LEFT_OUT, LEFT_OUT
 from vitrail.data.drafting.leaks import find_leaks
 from vitrail.data.readers.tables import clean
@@ -37,6 +39,8 @@ from vitrail.metrics.roc import roc_area
 from vitrail.metrics.score_intervals import interval_of_counts
 from vitrail.metrics.scores import score
 from vitrail.metrics.survival import GROUPS, by_risk, in_intervals, kaplan_meier, limits, thirds
+from vitrail.privacy.noise import Generator, blurred_report
+from vitrail.privacy.release import released
 from vitrail.privacy.score_rounding import of_hits, rounded, rounding_variance
 from vitrail.quality.checks.missing_by_class import depends_on_class
 from vitrail.quality.screening import screen
@@ -468,3 +472,27 @@ def test_a_step_of_a_survival_curve_lies_in_its_interval_in_95_of_100(rows: int)
         _, low, high = curve.at_time(6.0)
         held += low <= math.exp(-0.6) <= high
     assert_rate(held, 1500, 0.935, 0.96)
+
+
+def test_prototypes_shown_under_a_budget_tell_two_sites_apart_no_better_than_it_says() -> None:
+    """The two answers farthest apart, and the best guess whose an answer is: right in P of its answers and wrong in Q
+    of the other's, P <= e^epsilon Q + delta; there it is level, so that less noise would break it."""
+    epsilon, delta, shape, trials = 1.0, 0.1, (1, 3, 4), 2000
+    towards, generator = torch.ones(shape, dtype=torch.double), Generator("a site")
+    sides = []
+    for side in (1.0, -1.0):
+        answers = []
+        for i in range(trials):
+            name = (side, i)
+            told = released(
+                {"v": side * 5 * towards},
+                Release(0.5, epsilon, delta),
+                lambda rows, clip, noise, name=name: blurred_report(rows[0], clip, noise, generator, *name)[None],
+            )
+            answers.append(float((told["v"] * towards).sum()) / towards.norm().item())
+        sides.append(np.array(answers))
+    reach = 0.5 * 3**0.5
+    line = epsilon * np.std(sides[0]) ** 2 / (2 * reach)  # where one is e^epsilon times as likely as the other
+    right, wrong = ((s > line).mean() for s in sides)
+    assert right == pytest.approx(math.exp(epsilon) * wrong + delta, abs=0.04)
+    assert abs(np.mean(sides[0]) - reach) < 0.1 * np.std(sides[0])

@@ -41,7 +41,7 @@ from vitrail.engine.batches import Sites, gather_sites
 from vitrail.engine.local import Engine
 from vitrail.engine.rounds import Snapshot, Training
 from vitrail.methods.indisco import InDISCO, InDISCOCentral
-from vitrail.nets.prototype_network import ProtoNet, prototypes
+from vitrail.nets.prototype_network import ProtoNet, Similarity, prototypes
 
 RESULTS = Path(__file__).parent / "results" / "indisco"
 SITES, SEEDS = 4, (1, 2, 3)
@@ -56,11 +56,18 @@ AUGMENT = ("flip", "affine", "skew")  # ProtoPNet's
 WELL_TESTED = 24  # test pictures of the marked class, at least: six at each site
 PER_CLASS = 10
 SHARES = {"GMGP": "prototypes", "add-on": "add-on", "all": "all"}
+OPTIONS = {  # fine-tuned on clean pictures: what is shared, and the option
+    "GMGP cosine": ("prototypes", "cosine"),
+    "all cosine": ("all", "cosine"),
+    "GMGP distance": ("prototypes", "distance"),
+    "GMGP half": ("prototypes", "half"),
+    "all distance": ("all", "distance"),
+}
 BOTH = "LMLP, GMGP"  # one job: a site's own model is trained beside the shared one, on the same batches
 
 
 class Job(NamedTuple):
-    kind: str  # BOTH, add-on, all, CMCP
+    kind: str  # BOTH, add-on, all, CMCP, or one of OPTIONS
     mode: str  # tuned, frozen
     mark: str  # clean, emoji, line
     seed: int
@@ -78,7 +85,8 @@ def jobs() -> list[Job]:
         out += [Job(BOTH, "tuned", "clean", seed, "no")]
     out += [Job(k, "frozen", "line", seed, "no") for seed in SEEDS for k in kinds if k != "all"]
     out += [Job(k, "tuned", "line", seed) for seed in SEEDS for k in kinds]
-    return out + [Job(k, "tuned", "clean", seed, "no") for seed in SEEDS for k in kinds if k != BOTH]
+    out += [Job(k, "tuned", "clean", seed, "no") for seed in SEEDS for k in kinds if k != BOTH]
+    return out + [Job(k, "tuned", "clean", seed) for seed in SEEDS for k in OPTIONS]
 
 
 class Sizes(NamedTuple):
@@ -109,11 +117,9 @@ class Birds:
         self.file.write_bytes(self.pack["weights"].tobytes())
 
     @cache  # noqa: B019
-    def net(self, frozen: bool) -> ProtoNet:
-        side = SIDE // self.sizes.step
-        made = prototypes(
-            (3, side, side), self.sizes.classes, per_class=PER_CLASS, weights=str(self.file), frozen=frozen
-        )
+    def net(self, frozen: bool, measure: Similarity = "log") -> ProtoNet:
+        side, given = SIDE // self.sizes.step, {"weights": str(self.file), "frozen": frozen}
+        made = prototypes((3, side, side), self.sizes.classes, per_class=PER_CLASS, measure=measure, **given)  # type: ignore[arg-type]
         return dataclasses.replace(made, normalise="centred")
 
     @cache  # noqa: B019
@@ -162,7 +168,9 @@ def method_of(job: Job) -> InDISCO:
         return InDISCOCentral(warm=WARM)
     if job.kind == BOTH:
         return InDISCO(warm=WARM, share="prototypes")
-    return InDISCO(warm=WARM, share=SHARES[job.kind], alone_too=False, travel=False)  # type: ignore[arg-type]
+    share, option = OPTIONS.get(job.kind) or (SHARES[job.kind], "")
+    personal = option if option in ("distance", "half") else "no"
+    return InDISCO(warm=WARM, share=share, alone_too=False, travel=False, personal=personal)  # type: ignore[arg-type]
 
 
 def engine_of(birds: Birds, world: World, job: Job, rounds: int) -> Engine:
@@ -173,7 +181,7 @@ def engine_of(birds: Birds, world: World, job: Job, rounds: int) -> Engine:
     training = Training(
         rounds, birds.sizes.epochs, birds.sizes.batch, decay=DECAY, decays=DECAYS, mean=True, augment=augment
     )
-    net = birds.net(world.frozen)
+    net = birds.net(world.frozen, "cosine" if job.kind.endswith("cosine") else "log")
     start = {k: v.to(birds.device) for k, v in net.init(torch.Generator().manual_seed(job.seed)).items()}
     return Engine(Task(net, start), method, sites, training, job.seed, chunk=birds.chunk or None, held=held)
 
@@ -259,7 +267,7 @@ def said(told: dict[str, Any]) -> str:
 def run(given: argparse.Namespace) -> None:
     missing = wanted(given, jobs(), *([] if given.tiny else [RESULTS]), given.cache)
     if given.tiny:  # of each kind and mode one
-        missing = list({j[:2]: j for j in missing if j.mark == "emoji"}.values())
+        missing = list({j[:2]: j for j in missing if j.mark == "emoji" or j.kind in OPTIONS}.values())
     job_lines.run(given, missing, made, carried_out, said)
 
 

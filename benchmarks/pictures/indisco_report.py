@@ -28,6 +28,13 @@ KINDS = {
     "add-on": "add-on layers shared too",
     "all": "all convolutions shared too",
 }
+OPTION_ROWS = {
+    "GMGP cosine": "as GMGP, with cosine similarity",
+    "all cosine": "as all, with cosine similarity",
+    "GMGP distance": "as GMGP, a part of one's own prototypes by their distance",
+    "GMGP half": "as GMGP, half of one's own prototypes",
+    "all distance": "as all, a part of one's own prototypes by their distance",
+}
 MODES = (("tuned", "yes"), ("tuned", "no"), ("frozen", "no"))
 TITLES = {("tuned", "yes"): "fine-tuned", ("tuned", "no"): "not augmented", ("frozen", "no"): "frozen"}
 Told = dict[Job, dict[str, Any]]
@@ -82,7 +89,8 @@ def of_kind(found: Told, kind: str, mode: tuple[str, str], mark: str, when: str)
 
 def accuracies(found: Told) -> list[str]:
     rows = []
-    for kind, title in KINDS.items():
+    there = {k: v for k, v in OPTION_ROWS.items() if any(j.kind == k for j in found)}
+    for kind, title in (KINDS | there).items():
         row = [f"{kind}: {title}"]
         for mode in MODES:
             for when in ("before", "after"):

@@ -5,6 +5,7 @@ in test_flare_images.py."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from safetensors.torch import load_file, save
 import vitrail as vt
 from tests.support.deploy.federation import Here, drawn
 from tests.support.stripes import STUDY, stripes
+from vitrail.core.facts import PROTOTYPES_KEPT, RELEASED, find_value
 from vitrail.deploy.coordinator.requests import SiteRequests
 from vitrail.deploy.coordinator.session import conduct
 from vitrail.deploy.identity import enrolment
@@ -52,23 +54,32 @@ class Kept(Here):
         self.sent[site].append(data)
 
 
-def test_prototypes_by_message(tmp_path: Path) -> None:
-    study, _ = resolve(STUDY.with_changes(protect={"scores": "exact"}), "indisco", None)
+def by_message(tmp_path: Path, study: vt.Study, sites: Any = SITES) -> tuple[Any, Any, Kept, dict[str, Any]]:
+    """The run far and near, all that left a site, and the kits."""
     study.save(tmp_path / "stripes.toml")
-    invited = enrolment.invite(tmp_path / "stripes.toml", list(SITES), "localhost:8002")
+    invited = enrolment.invite(tmp_path / "stripes.toml", list(sites), "localhost:8002")
     kits = {}
-    for name in SITES:
+    for name in sites:
         asked = enrolment.request(invitation_of(invited, name), tmp_path / f"{name}.kit", tmp_path / "homes" / name)
         kits[name] = enrolment.load_kit(asked.kit)
-    agreed = Agreement.of(study, kits["east"].seed, len(SITES))
-    way = Kept({name: Site(name, frame, agreed, kits[name].home) for name, frame in SITES.items()})
+    agreed = Agreement.of(study, kits["east"].seed, len(sites))
+    way = Kept({name: Site(name, frame, agreed, kits[name].home) for name, frame in sites.items()})
     folder = Folder(tmp_path / "run", resume=False)
-    far = conduct(SiteRequests(way, agreed, list(SITES), RUN, len(SITES), 60.0), folder, resume=False)
+    far = conduct(SiteRequests(way, agreed, list(sites), RUN, len(sites), 60.0), folder, resume=False)
     folder.close()
-    near = vt.federate(study, SITES, engine="looped", secrets=drawn(tmp_path / "homes", SITES, RUN))
-    for name, frame in SITES.items():
+    near = vt.federate(study, sites, engine="looped", secrets=drawn(tmp_path / "homes", sites, RUN))
+    for name in sites:
         mine = load_file(kits[name].home / RUN / "model.safetensors")
         torch.testing.assert_close(mine, near.models[name], rtol=0, atol=1e-6)
+    for name, fact in near.facts.items():
+        torch.testing.assert_close(far.facts[name].value, fact.value, rtol=0, atol=1e-6, equal_nan=True)
+    return far, near, way, kits
+
+
+def test_prototypes_by_message(tmp_path: Path) -> None:
+    study, _ = resolve(STUDY.with_changes(protect={"scores": "exact"}), "indisco", None)
+    far, _, way, kits = by_message(tmp_path, study)
+    for name, frame in SITES.items():
         pictures = list(frame.picture)
         assert len(way.sent[name]) > study.training.rounds
         assert sum(pixels_in(data, pictures) for data in way.sent[name]) == 0
@@ -78,9 +89,27 @@ def test_prototypes_by_message(tmp_path: Path) -> None:
         private = write_look(own.look(frame), tmp_path / f"{name}.html", own.joining).read_text()
         assert "data:image/png;base64" in private
         assert "This looks like that" in private
-    for name, fact in near.facts.items():
-        torch.testing.assert_close(far.facts[name].value, fact.value, rtol=0, atol=1e-6, equal_nan=True)
     page = render(page_of(far))
     assert "data:image/png" not in page
     assert "<img" not in page
     assert "convolutions stay at the sites: the paper’s method." in page, "which setting it is"
+
+
+def sent_in(messages: list[bytes], numbers: torch.Tensor) -> bool:
+    return any(numbers.float().numpy().tobytes() in data for data in messages)
+
+
+def test_options_by_message(tmp_path: Path) -> None:
+    """The same rows are left out, the same part is kept, and the same noise is added, at each site by itself; and no
+    prototype of a site's pictures is in anything that it sent."""
+    settings = {"release": "noise", "release_epsilon": 50.0, "personal": "distance", "warm": 1, "travel": False}
+    plain = STUDY.with_changes(training={"rounds": 2, "class_weights": "undersample"}, protect={"scores": "exact"})
+    study, _ = resolve(plain.with_changes(method={"name": "indisco", **settings}), None, None)
+    frames = {name: frame.iloc[: -(len(frame) // 4)] for name, frame in SITES.items()}  # fewer with stripes
+    far, _, way, kits = by_message(tmp_path, study, frames)
+    assert [find_value(far.facts, k) is not None for k in (RELEASED, PROTOTYPES_KEPT)] == [True, True]
+    for name in frames:
+        exact = load_file(kits[name].home / RUN / "model.safetensors")["ending/prototypes"].flatten(0, -2)
+        assert not any(sent_in(way.sent[name], v[0]) for v in (exact, exact - 0.5))
+        told = find_value(far.facts, RELEASED)[list(frames).index(name)]  # type: ignore[index]
+        assert sent_in(way.sent[name], told[0]), "had they been sent, they would have been found"

@@ -14,6 +14,7 @@ from vitrail.core.errors import VitrailError
 from vitrail.core.tensors import Params, to_all
 from vitrail.nets import Cells, ProtoNet, prototypes
 from vitrail.nets.efficientnet import BLOCKS, EfficientNet, _layers, folded
+from vitrail.nets.prototype_network import Similarity
 
 SHAPE = (1, 28, 28)
 
@@ -43,8 +44,26 @@ def test_scores_by_hand() -> None:
             assert torch.allclose(out.features[s, r], near, atol=1e-12)
 
 
-def test_evidence_adds_up_to_the_score() -> None:
-    net = prototypes(SHAPE, 3)
+def test_cosine_scores_by_hand() -> None:
+    net = prototypes(SHAPE, 3, per_class=4, latent=6, measure="cosine")
+    params, x = some(net)
+    out = net.forward(params, x, tape=False)
+    distance, z = net.seen(params, x)
+    for s in range(2):
+        for r in range(5):
+            patches = z[s, r].flatten(1).T - 0.5  # [cell, D]
+            alike = torch.nn.functional.cosine_similarity(
+                patches[None], params["prototypes"][s][:, None] - 0.5, dim=2
+            )  # [prototype, cell]
+            assert torch.allclose(distance[s, r].flatten(1), 1 - alike, atol=1e-9)
+            assert torch.allclose(out.z[s, r], params["last.weight"][s] @ alike.amax(1), atol=1e-9)
+            assert torch.allclose(net.similarity(out.features[s, r]), alike.amax(1), atol=1e-9)
+            assert alike.std() > 0.1, "they point in different directions"
+
+
+@pytest.mark.parametrize("measure", ["log", "cosine"])
+def test_evidence_adds_up_to_the_score(measure: Similarity) -> None:
+    net = prototypes(SHAPE, 3, measure=measure)
     params, x = some(net)
     assert torch.allclose(net.evidence(params, x).sum(2), net.forward(params, x, tape=False).z, atol=1e-10)
 

@@ -79,7 +79,19 @@ def rate(name: str) -> float:
     return 3e-3 / 30 if name == "last.weight" else 3e-3
 
 
-def by_hand(engine: Engine, shared: tuple[str, ...]) -> tuple[list[Params], list[Params], Tensor]:
+def goes_on(mine: Tensor, shared: Tensor, personal: str) -> Tensor:
+    """The prototypes [prototype, D] that a site takes up, class by class."""
+    out = shared.clone()
+    for c in range(K):
+        of = c == OF
+        far = sum(float((a - b).norm()) for a, b in zip(mine[of], shared[of], strict=True)) / M
+        apart = sum(min(float((a - b).norm()) for b in mine[~of]) for a in mine[of]) / M
+        part = {"no": 0.0, "half": 0.5, "distance": far / (far + apart)}[personal]
+        out[of] = (1 - part) * shared[of] + part * mine[of]
+    return out
+
+
+def by_hand(engine: Engine, shared: tuple[str, ...], personal: str = "no") -> tuple[list[Params], list[Params], Tensor]:
     """Every site's model after the joint rounds, the same before the last averaging, and the loss after warm-up."""
     sites, easy = engine.sites, torch.zeros(3, K, dtype=torch.double)
     now = [dict(engine.task.start) for _ in sites.names]
@@ -111,6 +123,11 @@ def by_hand(engine: Engine, shared: tuple[str, ...]) -> tuple[list[Params], list
                         easy[i, c] = wrong[y == c].mean() if (y == c).sum() >= 2 else 0
             means = {k: torch.stack([b[k] for b in before]).mean(0) for k in before[0]}
             now = [{k: means[k] if k.startswith(shared) else v for k, v in b.items()} for b in before]
+            if personal != "no":
+                now = [
+                    n | {"prototypes": goes_on(b["prototypes"], n["prototypes"], personal)}
+                    for n, b in zip(now, before, strict=True)
+                ]
     return now, before, easy
 
 

@@ -46,6 +46,8 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"share": "no", "warm": 2, "least": 1},
         {"travel": False, "warm": 1, "least": 1},
         {"travel": False, "share": "prototypes", "alone_too": False, "warm": 1, "least": 1},
+        {"personal": "distance", "release": "noise", "travel": False, "warm": 2, "least": 1},
+        {"personal": "half", "share": "all", "release": "plain", "release_count": 1, "alone_too": False, "least": 1},
     ],
     "weight_erosion": [{}, {"update": "local", "size": "weight", "validation": 0.25, "patience": 1, "p_d": 0.2}],
 }

@@ -68,6 +68,15 @@ class SiteContext(NamedTuple):
     optimizer: Optimizer
 
 
+class Release(NamedTuple):
+    """A report that is told with noise (privacy/release.py): each vector along its last axis is shortened to `clip`,
+    and whatever rows a site has, its report stays within this budget."""
+
+    clip: float
+    epsilon: float
+    delta: float
+
+
 WIRE, NEEDS = WireRules(), Needs()
 
 
@@ -95,6 +104,11 @@ class Exchange(ABC, Generic[State, Coord, Work, Down, Up]):
     def needs(self) -> Needs:
         """What it needs at a site beyond batches, declared likewise."""
         return NEEDS
+
+    @property
+    def noise_budget(self) -> Release | None:
+        """Under which budget its report is told, with noise; None: as it is."""
+        return None
 
     def batches(self) -> int | None:
         """How many batches a site draws in a round at most; None: as many as its epochs have."""

@@ -93,6 +93,9 @@ PIECE = "how far the most telling piece of a site's pictures of a class convince
 # [site, user, class]
 EASY = "the mean loss of a site's pictures of a class after the warm-up"  # [site, class]
 PROTOTYPE_DISTANCE = "how far a site's own prototypes of a class lie from the shared ones"  # [site, class]
+PROTOTYPES_KEPT = "how much of its own prototypes of a class a site keeps beside the shared ones"  # [site, class]
+RELEASED = "a site's prototypes after training, less 1/2, as it agreed to show them"  # [site, prototype, number]
+RELEASED_APART = "how far a site's shown prototypes of a class lie from the mean of the others'"  # [site, class]
 
 # The models that a site may hold, by what each is to it
 OWN = "own"

@@ -107,6 +107,24 @@ def gather_sites(
     )
 
 
+def undersampled(sites: Sites, seed: int) -> Sites:
+    """The same with as many rows of each class at a site as its rarest class has there, drawn from the seed and the
+    site's name; the order of the rows stays. A class that a site does not have is left out of account."""
+    parts, persons = [], {}
+    for name, start, size in zip(sites.names, sites.starts, sites.sizes, strict=True):
+        rows = torch.arange(start, start + size, device=sites.x.device)
+        lots = bits(torch.tensor([key(seed, name, "undersampled")], device=rows.device), size)[0]
+        labels = sites.y[rows].argmax(1)
+        counts = labels.bincount(minlength=sites.y.shape[1])
+        fewest = int(counts[counts > 0].min()) if size else 0
+        of_class = [(labels == c).nonzero()[:, 0] for c in range(len(counts))]
+        left = torch.cat([of[lots[of].argsort(stable=True)[:fewest]] for of in of_class]).sort().values + start
+        parts.append((name, sites.x[left], sites.y[left], sites.w[left]))
+        if sites.persons is not None:
+            persons[name] = sites.persons[left]
+    return gather_sites(parts, persons or None)
+
+
 def disjoint_persons(persons: Sequence[Tensor]) -> Tensor:
     """One after the other, numbered so that no number is at two places."""
     firsts = [0, *accumulate(int(p.max()) + 1 if len(p) else 0 for p in persons)]

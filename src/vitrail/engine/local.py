@@ -35,6 +35,7 @@ from vitrail.engine.threads import quiet_torch, threads
 from vitrail.privacy.dp_sgd import DrawnNoise, PrivateTask, StepNoise
 from vitrail.privacy.guards import AT_REST, Guards
 from vitrail.privacy.noise import Generator, blurred_report
+from vitrail.privacy.release import released
 from vitrail.privacy.secure_sum.fixed_point import LIMIT, beyond
 
 CHUNK_BYTES = 12 << 20  # parameters, velocity and batch of a chunk: a share of the last-level cache
@@ -218,6 +219,8 @@ class Engine(Rounds):
             check(up, contract.up, contract.stage, "from site")
             for (_, old), (_, new) in zip(flatten(state), flatten(next_state), strict=True):
                 old[at] = new
+            if ex.noise_budget is not None:
+                up = released(up, ex.noise_budget, partial(self.add_noise, place))
             up = self.guards.leave(ex, up, partial(self.add_noise, place))
             up, crossed, after = self.guards.written(ex, up, {k: v[at] for k, v in beside.items()})
             for k, v in after.items():

@@ -23,6 +23,10 @@ model after push and last layer, SHARED the one before these, ALONE the site's o
 sites are asked to show signs of such a bias, and may refuse (methods/blocks/shortcut_signals.py); `travel = false` asks
 for no model.
 
+`personal`: each site goes on from the shared prototypes with a part of its own, by their distance or a half
+(methods/blocks/prototypes.py). `release`: after the push sites are asked for their prototypes, with noise of a
+stated budget or as they are (methods/blocks/prototype_rounds.py); the paper says only that they may be shared.
+
 Rates: Adam with lr = 3e-3; 1e-4, that is 1/30 of it, for the last layer and for convolutions read from a file.
 [training.rates] changes them by group; `optimiser = "study"` and lr take the study's.
 
@@ -45,7 +49,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from vitrail.core.declarations import Catalogue, Ge, WireRules
+from vitrail.core.declarations import Catalogue, Ge, Gt, Le, Lt, WireRules
 from vitrail.core.exchange import Method, Stage, training
 from vitrail.core.facts import ALONE, OWN, SHARED
 from vitrail.core.losses import CrossEntropy
@@ -53,7 +57,7 @@ from vitrail.core.optimizers import SGD, Adam, Optimizer
 from vitrail.core.task import Net, Task
 from vitrail.core.tensors import Params, clone, to_all
 from vitrail.methods.blocks.prototype_rounds import Coord, PrototypeRounds, Push, State, Work
-from vitrail.methods.blocks.prototypes import net_of
+from vitrail.methods.blocks.prototypes import Personal, net_of
 from vitrail.methods.blocks.shortcut_signals import shows
 from vitrail.methods.fedavg import Shared
 from vitrail.nets import ProtoNet
@@ -82,6 +86,17 @@ class InDISCO(PrototypeRounds, Method[State, Coord, Work, Shared, Any]):
     least: Annotated[int, Ge(1)] = 5  # pictures of a class, of which a site tells anything
     weights: Literal["uniform", "rows"] = "uniform"
     invited: Annotated[int, Ge(1)] | None = None
+    personal: Personal = "no"
+    release: Literal["no", "plain", "noise"] = "no"
+    release_epsilon: Annotated[float, Gt(0), Le(1e6)] = 8.0
+    release_delta: Annotated[float, Gt(0), Lt(1)] = 1e-5
+    release_clip: Annotated[float, Gt(0), Le(1e6)] = 1.0
+    release_count: Annotated[int, Ge(1)] | None = None  # prototypes of a class; None: all
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.share == "no" and self.personal != "no":
+            raise ValueError('nothing is shared, so there is nothing to keep beside it: write personal = "no"')
 
     def plan(self, rounds: int) -> tuple[Stage, ...]:
         exchanges = (self.variant(Warm), self.variant(WarmEnd))[self.warm == 1 :]
@@ -111,9 +126,9 @@ class InDISCO(PrototypeRounds, Method[State, Coord, Work, Shared, Any]):
 
     @property
     def wire(self) -> WireRules:
-        """Beside what is averaged a model of its own is disclosed, if the site agrees."""
+        """Beside what is averaged a model of its own is disclosed, and its pushed prototypes, if the site agrees."""
         own = {"alone" if self.compares else "own"} if self.travel else set()
-        disclosed = {"local", *own}
+        disclosed = {"local", *own, *({"ending"} if self.release != "no" else ())}
         return WireRules(self.aggregation, {"weight"}, disclosed_state=disclosed, per_site_messages=self.travel)
 
     @property
@@ -190,9 +205,10 @@ class InDISCOCentral(InDISCO):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.share != "no" or self.travel:
+        if self.share != "no" or self.travel or self.release != "no":
             raise ValueError(
-                'all pictures are in one place, so nothing is shared: write share = "no" and travel = false'
+                "all pictures are in one place, so nothing is shared: "
+                'write share = "no", travel = false and release = "no"'
             )
 
     def shown(self) -> tuple[Stage, ...]:

@@ -63,7 +63,15 @@ def _prototypes(shape: tuple[int, ...], outputs: int, given: Any) -> Module:
     from vitrail.nets.prototype_network import prototypes
 
     return prototypes(
-        shape, outputs, given.width, given.prototypes or 10, given.latent, given.weights, bool(given.frozen)
+        shape,
+        outputs,
+        given.width,
+        given.prototypes or 10,
+        given.latent,
+        given.weights,
+        bool(given.frozen),
+        given.backbone or "efficientnet_lite0",
+        given.similarity or "log",
     )
 
 

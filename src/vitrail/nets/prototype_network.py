@@ -3,13 +3,18 @@
     f(x)      a feature map, from any backbone        group features     [channel, h, w]
     z         sigmoid(conv1x1(relu(conv1x1(f))))      group add_on       [D, h, w], a latent patch for each cell
     d_p       min over cells |z - p|^2                group prototypes   m for each class, of D numbers
-    s_p       log((d_p + 1) / (d_p + eps))            how much of p is somewhere in the picture
+    s_p       log((d_p + 1) / (d_p + eps))            how much of p is somewhere in the picture; with "cosine":
+              1 - d_p, d_p = min over cells of 1 - cos(z - 1/2, p - 1/2)
     scores    sum_p w_cp s_p                          group head         starts as 1 for p's own class, -0.5 else
 
 A prototype's evidence for class c is w_cp s_p: the scores are its sum and nothing else. Out.features are the d_p.
 
+Cosine similarity is that of ProtoPNeXt (Willard et al. 2024), which has no sigmoid before it; here latent patches stay
+between 0 and 1, so that a prototype is a patch all the same, and the cosine is taken from their middle: from 0 all of
+them would point the same way.
+
 The backbone is small and trained here, without normalisation: a cell sees its own field and no more. Or it is that of
-nets/efficientnet.py with weights from a file; `frozen`, it stands still, and rows may be its feature maps, computed
+nets/backbones.py with weights from a file; `frozen`, it stands still, and rows may be its feature maps, computed
 once (runs/backbone_features.py), in place of pictures: the network takes both.
 """
 
@@ -18,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,13 +32,15 @@ from torch.func import functional_call, vmap
 from vitrail.core.declarations import Adapters
 from vitrail.core.errors import Problem, VitrailError
 from vitrail.core.tensors import Params, to_floats
-from vitrail.nets.efficientnet import CHANNELS, LATTICE, EfficientNet, folded
+from vitrail.nets.backbones import TABLE as BACKBONES
 from vitrail.nets.module import Module
 
 EPS = 1e-4
 MIDDLE, SPREAD = 0.5, 0.4  # of prototypes at first: where latent patches lie, between 0 and 1
+TINY = 1e-12  # added to squared lengths, so that a patch in the very middle has an angle
 AT_ONCE = 32  # pictures, when features are computed
 FOR_ITS_OWN, FOR_OTHERS = 1.0, -0.5  # what a similarity counts at first
+Similarity = Literal["log", "cosine"]
 
 
 class Cells(NamedTuple):
@@ -71,6 +78,7 @@ class ProtoNet(Module):
     pictures: tuple[int, ...] = ()  # the shape of a picture; that of a row is another where the backbone is frozen
     sha256: str = ""  # of the file that the backbone was read from
     where: Cells = Cells()  # noqa: RUF009
+    measure: Similarity = "log"
 
     @property
     def pretrained(self) -> bool:
@@ -108,7 +116,11 @@ class ProtoNet(Module):
         """[site, row, prototype, class]: what each prototype adds to each score; summed over prototypes, the scores of
         a network without layers at its ends."""
         nearest = self.forward(params, x, tape=False).features
-        return similarity(nearest)[..., None] * params[self.HEAD].transpose(1, 2)[:, None]
+        return self.similarity(nearest)[..., None] * params[self.HEAD].transpose(1, 2)[:, None]
+
+    def similarity(self, distance: Tensor) -> Tensor:
+        """How alike a patch and a prototype are that lie so far apart; what the scores are a sum of."""
+        return similarity(distance, self.measure)
 
     def features_of(self, x: Tensor) -> Tensor:
         """[row, ...]: the backbone's maps of pictures [row, channel, height, width], where it stands still."""
@@ -131,15 +143,19 @@ class ProtoNet(Module):
         return got
 
 
-def similarity(distance: Tensor) -> Tensor:
-    return ((distance + 1) / (distance + EPS)).log()
+def similarity(distance: Tensor, measure: Similarity = "log") -> Tensor:
+    return 1 - distance if measure == "cosine" else ((distance + 1) / (distance + EPS)).log()
 
 
 class _Last(nn.Linear):
     """Scores from distances; its input is what a site's loss pulls at."""
 
+    def __init__(self, given: int, out: int, measure: Similarity) -> None:
+        super().__init__(given, out, bias=False)
+        self.measure = measure
+
     def forward(self, distance: Tensor) -> Tensor:
-        return super().forward(similarity(distance))
+        return super().forward(similarity(distance, self.measure))
 
 
 class _ProtoPNet(nn.Module):
@@ -151,17 +167,18 @@ class _ProtoPNet(nn.Module):
         outputs: int,
         per_class: int,
         frozen: bool,
+        measure: Similarity,
     ) -> None:
         super().__init__()
         channels, latent = sizes
-        self.picture = picture
+        self.picture, self.measure = picture, measure
         self.features = backbone()
         if frozen:
             self.features.requires_grad_(False)
         first, second = nn.Conv2d(channels, latent, 1), nn.Conv2d(latent, latent, 1)
         self.add_on = nn.Sequential(first, nn.ReLU(), second, nn.Sigmoid())
         self.prototypes = nn.Parameter(MIDDLE + SPREAD * (torch.rand(outputs * per_class, latent) - 0.5))
-        self.last = _Last(outputs * per_class, outputs, bias=False)
+        self.last = _Last(outputs * per_class, outputs, measure)
         own = torch.arange(outputs).repeat_interleave(per_class) == torch.arange(outputs)[:, None]
         with torch.no_grad():
             self.last.weight.copy_(torch.where(own, FOR_ITS_OWN, FOR_OTHERS))
@@ -170,12 +187,23 @@ class _ProtoPNet(nn.Module):
         if x.shape[-3:] == self.picture:
             x = self.features(x)
         z = self.add_on(x)
-        p = self.prototypes
-        to_each = (z**2).sum(1, keepdim=True) - 2 * nn.functional.conv2d(z, p[:, :, None, None])
-        distance = (to_each + (p**2).sum(1)[:, None, None]).relu()
+        distance = self.squares(z) if self.measure == "log" else self.angles(z)
         if what == "maps":
             return distance, z
         return self.last(distance.flatten(2).amin(2))
+
+    def squares(self, z: Tensor) -> Tensor:
+        """[row, prototype, h, w]: squared distances."""
+        p = self.prototypes
+        to_each = (z**2).sum(1, keepdim=True) - 2 * nn.functional.conv2d(z, p[:, :, None, None])
+        return (to_each + (p**2).sum(1)[:, None, None]).relu()
+
+    def angles(self, z: Tensor) -> Tensor:
+        """The same of 1 - cosine, seen from the middle."""
+        z, p = z - MIDDLE, self.prototypes - MIDDLE
+        z = z / ((z**2).sum(1, keepdim=True) + TINY).sqrt()
+        p = p / ((p**2).sum(1, keepdim=True) + TINY).sqrt()
+        return (1 - nn.functional.conv2d(z, p[:, :, None, None])).relu()
 
 
 def prototypes(
@@ -186,23 +214,25 @@ def prototypes(
     latent: int | None = None,
     weights: str = "",
     frozen: bool = False,
+    backbone: str = "efficientnet_lite0",
+    measure: Similarity = "log",
 ) -> ProtoNet:
-    """`latent`: D, 128 on top of a pretrained backbone and 16 on the small one. `weights`: a file of
-    EfficientNet-Lite0's; without it the small backbone, `width` channels wide at first."""
-    mark = folded(weights).sha256 if weights else ""
+    """`latent`: D, 128 on top of a pretrained backbone and 16 on the small one. `weights`: a file with the weights of
+    `backbone`; without it the small one, `width` channels wide at first."""
+    made: Callable[[], nn.Module]
     if weights:
-        backbone: Callable[[], nn.Module] = partial(EfficientNet, shape[0], weights)
-        channels, where = CHANNELS, Cells(*LATTICE)
+        kind = BACKBONES[backbone]
+        mark, made = kind.read(weights).sha256, partial(kind.make, shape[0], weights)
+        channels, where = kind.channels, Cells(*kind.lattice)
     else:
-        backbone, channels = partial(_small, shape[0], width), 2 * width
+        mark, made, channels = "", partial(_small, shape[0], width), 2 * width
         where = _cells_of(_small(shape[0], width))
     size = tuple(-(-n // where.stride) if weights else n // where.stride for n in shape[1:])
-    made = partial(
-        _ProtoPNet, backbone, shape, (channels, latent or (128 if weights else 16)), outputs, per_class, frozen
-    )
+    sizes = channels, latent or (128 if weights else 16)
+    whole = partial(_ProtoPNet, made, shape, sizes, outputs, per_class, frozen, measure)
     named = {g: (g,) for g in ("features", "add_on", "prototypes")} | {"head": ("last",)}
     row = (channels, *size) if frozen else shape
-    return ProtoNet(made, row, named, per_class=per_class, pictures=shape, sha256=mark, where=where)
+    return ProtoNet(whole, row, named, per_class=per_class, pictures=shape, sha256=mark, where=where, measure=measure)
 
 
 def _small(channels: int, width: int) -> nn.Sequential:

@@ -20,7 +20,7 @@ from vitrail.core.random import key
 from vitrail.core.task import Task
 from vitrail.core.tensors import flatten, map_tensors
 from vitrail.data.encoding import SiteData, class_weights, columns, numeric
-from vitrail.engine.batches import Sites, gather_sites
+from vitrail.engine.batches import Sites, gather_sites, undersampled
 from vitrail.engine.contract import WireEntry
 from vitrail.engine.rounds import Training
 from vitrail.methods import AnyMethod
@@ -272,6 +272,8 @@ def training_rows(data: list[SiteData], study: Study, method: AnyMethod, device:
         y, own = sites.y.argmax(1).numpy(), {s.name: s.train_w for s in data if s.train_w is not None}
         w = np.concatenate([own[name] for name in sites.names]) if own else None
         sites = sites.pooled(_row_weights(study, y, y, None, w, w))
+    if study.target.kind == "classes" and study.training.class_weights == "undersample":
+        sites = undersampled(sites, study.seeds[0])
     return sites.to(device)
 
 

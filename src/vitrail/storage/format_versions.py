@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-STUDY, FIRST = "1.3", "1.0"
+STUDY, FIRST = "1.4", "1.0"
 RUN = "1.1"
 
 

@@ -48,7 +48,11 @@ class Network(Strict):
     prototypes: int | None = Field(default=None, ge=1, le=1000)  # for prototypes: how many each class has; left out: 10
     # for prototypes: numbers in each; left out: 128 with `weights`, otherwise 16
     latent: int | None = Field(default=None, ge=1, le=4096)
-    weights: str = ""  # for prototypes: a file with the weights of EfficientNet-Lite0, which every site needs
+    weights: str = ""  # for prototypes: a file with the weights of the backbone, which every site needs
+    # for prototypes with `weights`: whose weights these are; left out: efficientnet_lite0
+    backbone: Literal["efficientnet_lite0", "vgg11", "vgg16", "vgg19", "densenet121"] | None = None
+    # for prototypes: how alike a patch and a prototype are, by their distance or their angle; left out: log
+    similarity: Literal["log", "cosine"] | None = None
     # for times: one score for all intervals, or one for each interval
     hazards: Literal["proportional", "free"] | None = None
     # for prototypes: whether convolutions are not trained, and are computed once for each picture
@@ -75,8 +79,9 @@ class TrainingSpec(Strict):
     kl: float = Field(default=0.1, ge=0, le=1e6)
     anneal: int = Field(default=10, ge=0, le=1_000_000_000)  # for evidence: the epochs until `kl` has its full weight
     total: Literal["sum", "mean"] = "sum"  # whether the losses of a batch's rows are summed or averaged
-    # inverse: all classes of a site have the same weight in training
-    class_weights: Literal["inverse", "none"] = "none"
+    # inverse: all classes of a site have the same weight in training; undersample: each site trains on as many rows of
+    # each class as its rarest class has, drawn once
+    class_weights: Literal["inverse", "undersample", "none"] = "none"
     optimiser: Literal["sgd", "adam"] = "sgd"  # the optimizer; adam does not use `momentum`
     # how strongly weights are pulled to zero; default 0 for pictures, 0.1 for times
     weight_decay: float = Field(default=0.01, ge=0, le=1e6)

@@ -56,6 +56,7 @@ def inconsistencies(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterab
     if isinstance(energy, Mapping) and energy.get("grid") is not None and energy.get("watts") is None:
         what = "CO2 is worked out from energy, and no `watts` are stated."
         yield Problem(place("energy", "grid"), what, "State the watts of one busy core too, or remove it.")
+    yield from _undersampling_problems(raw, target, place)
     network = raw.get("network", {})
     if isinstance(network, Mapping):
         yield from _network_problems(network, images, place)
@@ -178,6 +179,25 @@ def _refit_problems(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterab
         if isinstance(protect, Mapping) and protect.get(key) is not None:
             what = f"training once more on all rows would spend the budget of protect.{key} twice."
             yield Problem(place("training", "refit"), what, "Write refit = false, or remove the noise.")
+
+
+def _undersampling_problems(
+    raw: Mapping[str, Any], target: Mapping[str, Any], place: Callable[..., str]
+) -> Iterable[Problem]:
+    training, protect = raw.get("training", {}), raw.get("protect", {})
+    if not isinstance(training, Mapping) or training.get("class_weights") != "undersample":
+        return
+    reasons = {
+        "only classes can be undersampled, but the target is of another kind": target.get("kind", "classes")
+        != "classes",
+        "parties train on the people they have in common, of whom none can be left out": bool(raw.get("parties")),
+        "one row of the rarest class decides how many others are trained on, but protect.rows counts each row once":
+        isinstance(protect, Mapping) and protect.get("rows") is not None,
+    }  # fmt: skip
+    for why in (why for why, wrong in reasons.items() if wrong):
+        yield Problem(
+            place("training", "class_weights"), f"{why}.", 'Write class_weights = "inverse" or "none" instead.'
+        )
 
 
 def _party_problems(
@@ -331,7 +351,7 @@ def _network_problems(network: Mapping[str, Any], images: Any, place: Callable[.
     if kind == PROTOTYPES:
         yield from _prototype_problems(network, images if isinstance(images, Mapping) else {}, place)
     elif kind in nets.TABLE:
-        for k in ("prototypes", "latent", "weights", "frozen"):
+        for k in ("prototypes", "latent", "weights", "frozen", "backbone", "similarity"):
             if network.get(k):
                 yield Problem(
                     place("network", k),
@@ -345,8 +365,12 @@ def _prototype_problems(
 ) -> Iterable[Problem]:
     size, weights, frozen = images.get("size"), network.get("weights"), network.get("frozen")
     sides = [n for n in size if isinstance(n, int)] if isinstance(size, list | tuple) else []
+    backbone = network.get("backbone") or "efficientnet_lite0"
+    if network.get("backbone") and not weights:
+        what = f"{backbone} needs weights from a file: it is not trained from nothing."
+        yield Problem(place("network", "backbone"), what, "Name the file under weights, or remove this key.")
     if weights and any(n % 32 or n < 32 for n in sides):
-        what = f"EfficientNet-Lite0 needs sides that are multiples of 32 pixels, but the pictures are {list(sides)}."
+        what = f"{backbone} needs sides that are multiples of 32 pixels, but the pictures are {list(sides)}."
         yield Problem(place("images", "size"), what, 'Agree on multiples of 32, such as 224, with fit = "resize".')
     if weights and images.get("normalise", "centred") != "centred":
         what = "these weights were trained on pictures scaled from -1 to 1."

@@ -20,7 +20,7 @@ from vitrail.analysis.images.occlusion_map import OcclusionMap, Pictures, hide
 from vitrail.core.occlusion import painted
 from vitrail.core.task import Net
 from vitrail.core.tensors import Params
-from vitrail.nets.prototype_network import ProtoNet, similarity
+from vitrail.nets.prototype_network import ProtoNet
 
 LINES = 5  # of one picture's evidence; the rest is summed
 FIRES = 0.99  # of the map's pixels lie outside of a box
@@ -153,7 +153,7 @@ def _with_evidence(
 ) -> CaseView:
     params, x = {k: v[None] for k, v in model.params.items()}, stacked_rows(one.picture[None])
     adds = net.evidence(params, x)[0, 0, :, of]  # [prototype]
-    alike = similarity(net.forward(params, x, tape=False).features)[0, 0]
+    alike = net.similarity(net.forward(params, x, tape=False).features)[0, 0]
     order = adds.abs().argsort(descending=True).tolist()
     lines = tuple(
         PatchMatch(
@@ -170,7 +170,7 @@ def _with_evidence(
 
 def box_of(net: ProtoNet, params: Params, picture: Picture, prototype: int) -> Box:
     """Where the feature map fires: the smallest that holds the highest hundredth of the map."""
-    near = similarity(net.maps(params, stacked_rows(picture[None]))[0, 0, prototype])
+    near = net.similarity(net.maps(params, stacked_rows(picture[None]))[0, 0, prototype])
     height, width = picture.shape[1:]
     over = net.cells().spread(near, (height, width))
     down, across = (over >= over.flatten().quantile(FIRES)).nonzero(as_tuple=True)

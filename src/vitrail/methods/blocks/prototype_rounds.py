@@ -1,5 +1,21 @@
 """The rounds of inDISCO (methods/indisco.py): what a site and the coordinator keep, how shared layers and a model
-of a site's own are trained, and the push after them."""
+of a site's own are trained, the push after them, and pushed prototypes that are shown.
+
+They are shown once and by consent, with noise of a stated budget or as they are (`release`). A pushed prototype is a
+latent patch of one training picture, and which picture depends on all of them: replacing one can replace every
+prototype, also of other classes, since the layers below were trained on it, too. So nothing less than all that can be
+told is protected (privacy/release.py does it). Of P prototypes that are shown, less 1/2,
+
+    v_p = (p - 1/2) min(1, clip / |p - 1/2|)         together no longer than R = clip sqrt(P): two sites' answers,
+                                                     whatever their pictures, differ by at most 2 R
+    shown = v + N(0, (2 R z)^2)                      z: the least noise with which one look stays within the budget
+
+Neighbours are any two sets of pictures: what is shown changes nobody's odds between them by more than e^epsilon, but
+with probability delta, be it one picture, all of a patient's, or the whole site's. That is about this answer alone:
+what was reported in training has no part of it.
+
+    apart      how far a site's lie from the mean of the others', mean over those of a class: [site, class]
+"""
 
 from __future__ import annotations
 
@@ -10,13 +26,15 @@ import torch
 from torch import Tensor
 
 from vitrail.core.declarations import Catalogue, WireRules
-from vitrail.core.exchange import Exchange, Nothing, Roster, SiteContext
-from vitrail.core.facts import Facts
+from vitrail.core.exchange import Exchange, Nothing, Release, Roster, SiteContext
+from vitrail.core.facts import AGREED, RELEASED, RELEASED_APART, Fact, Facts
 from vitrail.core.optimizers import Optimizer, of_parameter
 from vitrail.core.task import Batch, Task, carry_state
 from vitrail.core.tensors import Params, apply_update, clone, per_site
-from vitrail.methods.blocks.prototypes import nearest_patches, net_of, pulls, sparse_last
+from vitrail.methods.blocks.prototypes import Personal, mixed_in, nearest_patches, net_of, pulls, sparse_last
 from vitrail.methods.fedavg import Averages, Shared
+from vitrail.nets import ProtoNet
+from vitrail.nets.prototype_network import MIDDLE
 
 if TYPE_CHECKING:
     from vitrail.methods.indisco import InDISCO
@@ -28,6 +46,11 @@ SETTINGS = {  # what is shared, and whose setting that is
     "add-on": "add-on layers, prototypes and last layer are shared: our setting, not the paper’s",
     "all": "all layers are shared, convolutions too: our setting, not the paper’s",
     "pooled": "all pictures are in one place: the paper’s CMCP",
+}
+MIXES = {
+    "no": "",
+    "distance": "; each keeps a part of its own prototypes, by their distance in a formula of ours",
+    "half": "; each keeps half of its own prototypes",
 }
 
 
@@ -70,6 +93,7 @@ class PrototypeRounds:
     sep: float
     l1: float
     least: int
+    personal: Personal
 
     @property
     def compares(self) -> bool:
@@ -78,7 +102,7 @@ class PrototypeRounds:
 
     @property
     def setting(self) -> str:
-        return SETTINGS["pooled" if self.catalogue.pools_rows else self.share]
+        return SETTINGS["pooled" if self.catalogue.pools_rows else self.share] + MIXES[self.personal]
 
     @property
     def averages(self) -> Averages:
@@ -92,10 +116,15 @@ class PrototypeRounds:
         return self.averages.send(task, Shared(task.select(coord.params, task.others(self.still))), roster)
 
     def begin(self, site: SiteContext, state: State, down: Shared) -> Work:
-        params, alone = clone({**state.own, **state.shared, **down.params}), clone(state.alone)
+        params = clone({**state.own, **self.goes_on_from(site.task, state, {**state.shared, **down.params})})
+        alone = clone(state.alone)
         return Work(
             params, site.optimizer.state(params, state.memory), alone, site.optimizer.state(alone, state.alone_memory)
         )
+
+    def goes_on_from(self, task: Task, state: State, shared: Params) -> Params:
+        """The shared layers as this site takes them up: with so much of its own prototypes."""
+        return mixed_in(net_of(task), self.personal, state.local, shared)
 
     def step(self, site: SiteContext, work: Work, batch: Batch) -> None:
         for params, memory in ((work.params, work.memory), (work.alone, work.alone_memory)):
@@ -144,7 +173,8 @@ class PrototypeRounds:
 
     def settle(self, task: Task, state: State, down: Shared) -> State:
         shared = {**state.shared, **down.params}
-        whole, alone = {**state.own, **shared}, {k: state.alone[k] for k in state.alone_ending}
+        whole = {**state.own, **self.goes_on_from(task, state, shared)}
+        alone = {k: state.alone[k] for k in state.alone_ending}
         return state._replace(shared=shared, ending={k: whole[k] for k in state.ending}, alone_ending=alone)
 
     def apart(self, state: State) -> Params:
@@ -161,7 +191,8 @@ class Push(Exchange[State, Coord, Nothing, Nothing, Nothing]):
 
     def report(self, site: SiteContext, state: State, work: Nothing, down: Nothing) -> tuple[State, Nothing]:
         net, of = net_of(site.task), self.of
-        models = [{**state.own, **state.shared}, state.alone][: 1 + of.compares]
+        own = {**state.own, **of.goes_on_from(site.task, state, state.shared)}
+        models = [own, state.alone][: 1 + of.compares]
         endings, patches = [], []
         for params in models:
             taken, where = nearest_patches(net, params, site.rows)
@@ -175,3 +206,51 @@ class Push(Exchange[State, Coord, Nothing, Nothing, Nothing]):
             patches=torch.stack(patches, 1),
         )
         return state, Nothing()
+
+
+class ShownPrototypes(NamedTuple):
+    patches: Annotated[Tensor, "prototypes that are latent patches of your pictures, from the middle of their range"]
+
+
+@dataclass(frozen=True)
+class ShowPushed(Exchange[Any, Any, Nothing, Nothing, ShownPrototypes]):
+    name: ClassVar[str] = "prototypes shown"
+    of: InDISCO
+    consent: str
+
+    @property
+    def noise_budget(self) -> Release | None:
+        of = self.of
+        return Release(of.release_clip, of.release_epsilon, of.release_delta) if of.release == "noise" else None
+
+    def report(self, site: SiteContext, state: Any, work: Nothing, down: Nothing) -> tuple[Any, ShownPrototypes]:
+        net = net_of(site.task)
+        return state, ShownPrototypes(self.chosen(net, state.ending[net.NAME]) - MIDDLE)
+
+    def chosen(self, net: ProtoNet, prototypes: Tensor) -> Tensor:
+        """The first so many of each class."""
+        by_class = prototypes.view(len(prototypes), net.outputs, net.per_class, -1)
+        return by_class[:, :, : self.of.release_count].flatten(1, 2)
+
+    def merge(self, task: Task, coord: Any, up: ShownPrototypes, roster: Roster) -> tuple[Any, Facts]:
+        here, classes = per_site(roster.present, up.patches).to(up.patches), task.net.outputs
+        shown = up.patches * here
+        others = (shown.sum(0) - shown) / (here.sum(0) - here).clamp(min=1)
+        far = ((shown - others) * here).square().sum(-1).sqrt().view(len(here), classes, -1).mean(2)
+        far = far * (roster.present.sum() > 1)
+        facts = {
+            "agreed": Fact(roster.present, ("site",), AGREED),
+            "shown": Fact(shown, ("site", "prototype", "number"), RELEASED),
+            "apart": Fact(far, ("site", "class"), RELEASED_APART),
+        }
+        return coord, facts
+
+
+def shows_pushed(of: InDISCO) -> ShowPushed:
+    """What a site is asked for, in words."""
+    some = f"the first {of.release_count} prototypes" if of.release_count else "all prototypes"
+    what = f"{some} of each class as they are after training, each a latent patch of one of your pictures"
+    if of.release == "plain":
+        return ShowPushed(of, f"{what}, exactly")
+    budget = f"epsilon {of.release_epsilon:g} and delta {of.release_delta:g}"
+    return ShowPushed(of, f"{what}, with noise: this answer alone, for all of your pictures together, within {budget}")

@@ -1,6 +1,22 @@
-"""What is done with prototypes at one site, for all sites at once: the pull of a loss, push, last layer."""
+"""What is done with prototypes at one site, for all sites at once: the pull of a loss, push, last layer; and how much
+of its own prototypes a site goes on with beside the shared ones (inDISCO's contribution 4).
+
+The thesis says that the distance of local and shared prototypes "could be used to derive a personalization weight",
+and gives no formula. Ours, for a class c at a site, with its prototypes p as they were before they were averaged:
+
+    d_c      = mean over p of c, |p - shared p|
+    r_c      = mean over p of c, |p - the nearest own prototype of another class|
+    kept_c   = d_c / (d_c + r_c)                           "distance"; 1/2 with "half"; 0 with "no"
+    p        <- shared p + kept_c (p - shared p)           whenever a site goes on from what it was sent, and at the end
+
+r_c makes it free of scale: a half is kept where the shared prototypes lie as far off as another class does. All is
+computed at the site, so that what is reported and added up stays the same. Both lie in one latent space, that of the
+model whose prototypes are shared; those of a model trained alone lie in another.
+"""
 
 from __future__ import annotations
+
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -9,8 +25,8 @@ from vitrail.core.exchange import Rows
 from vitrail.core.task import Batch, Out, Task
 from vitrail.core.tensors import Params, per_site
 from vitrail.nets import ProtoNet
-from vitrail.nets.prototype_network import similarity
 
+Personal = Literal["no", "distance", "half"]
 NEAR = 1e-6  # relative: closer distances are one, of which the first counts; engines may round otherwise
 
 
@@ -52,7 +68,7 @@ def nearest_patches(net: ProtoNet, params: Params, rows: Rows) -> tuple[Tensor, 
 
 def sparse_last(net: ProtoNet, params: Params, rows: Rows, l1: float, steps: int) -> Tensor:
     """[site, class, prototype]: after so many proximal steps on mean cross-entropy + l1 |weights of other classes|."""
-    blocks = [(similarity(net.forward(params, b.x, tape=False).features), b.y, b.w) for b in rows.blocks()]
+    blocks = [(net.similarity(net.forward(params, b.x, tape=False).features), b.y, b.w) for b in rows.blocks()]
     s, y, w = (torch.cat(parts, 1) for parts in zip(*blocks, strict=True))
     w = w / w.sum(1, keepdim=True).clamp(min=torch.finfo(w.dtype).tiny)
     weight, wrong = params[net.HEAD], ~net.own(s)
@@ -67,6 +83,28 @@ def sparse_last(net: ProtoNet, params: Params, rows: Rows, l1: float, steps: int
         pace, slower = (1 + (1 + 4 * pace**2) ** 0.5) / 2, pace
         ahead = weight + (slower - 1) / pace * (weight - before)
     return torch.where(per_site(steepest > 0, weight), weight, params[net.HEAD])
+
+
+def kept(net: ProtoNet, how: Personal, local: Tensor, shared: Tensor) -> Tensor:
+    """[site, class]: the part of its own prototypes [site, prototype, D] that a site keeps."""
+    by_class = (len(local), net.outputs, net.per_class)
+    far = (local - shared).square().sum(-1).sqrt().view(by_class).mean(2)
+    if how != "distance":
+        return torch.full_like(far, 0.5 if how == "half" else 0.0)
+    same = torch.arange(net.outputs, device=local.device).repeat_interleave(net.per_class)
+    squares = (local[:, :, None] - local[:, None]).square().sum(-1)
+    nearest = squares.masked_fill(same[:, None] == same, torch.inf).amin(-1).sqrt()
+    apart = nearest.view(by_class).mean(2)
+    return far / (far + apart).clamp(min=torch.finfo(far.dtype).tiny)
+
+
+def mixed_in(net: ProtoNet, how: Personal, local: Params, shared: Params) -> Params:
+    """The shared layers, with so much of the site's own prototypes."""
+    if how == "no" or net.NAME not in shared:
+        return shared
+    mine, theirs = local[net.NAME], shared[net.NAME]
+    part = kept(net, how, mine, theirs).repeat_interleave(net.per_class, 1)[..., None]
+    return {**shared, net.NAME: theirs + part * (mine - theirs)}
 
 
 def _first_lowest(values: Tensor) -> tuple[Tensor, Tensor]:

@@ -25,12 +25,24 @@ from torch import Tensor
 
 from vitrail.core.declarations import Needs, WireRules
 from vitrail.core.exchange import AnyExchange, Exchange, Nothing, Roster, Rows, SiteContext
-from vitrail.core.facts import AGREED, CUT, EASY, MARGIN, PIECE, PROTOTYPE_DISTANCE, TRAVEL, Fact, Facts
+from vitrail.core.facts import (
+    AGREED,
+    CUT,
+    EASY,
+    MARGIN,
+    PIECE,
+    PROTOTYPE_DISTANCE,
+    PROTOTYPES_KEPT,
+    TRAVEL,
+    Fact,
+    Facts,
+)
 from vitrail.core.task import Task
 from vitrail.core.tensors import Params, per_site, to_all, zeros
 from vitrail.methods.blocks.basics import Reveal
 from vitrail.methods.blocks.patch_transplant import rises
-from vitrail.methods.blocks.prototypes import net_of
+from vitrail.methods.blocks.prototype_rounds import shows_pushed
+from vitrail.methods.blocks.prototypes import kept, net_of
 
 if TYPE_CHECKING:
     from vitrail.methods.indisco import InDISCO
@@ -126,6 +138,10 @@ class Distance(Reveal):
     name: ClassVar[str] = "distance"
 
 
+class Kept(Reveal):
+    name: ClassVar[str] = "own part"
+
+
 class Easy(Reveal):
     name: ClassVar[str] = "loss"
     wire = WireRules(score_fields={"shown"})
@@ -145,7 +161,17 @@ def shows(of: InDISCO) -> tuple[AnyExchange, ...]:
     exchanges: list[AnyExchange] = [OfferModel(of), Try(of)] if of.travel else []
     if of.share != "no":
         exchanges.append(Distance(distance, lambda name: (by_class, PROTOTYPE_DISTANCE), far))
+    if of.personal == "distance":
+
+        def own_part(task: Task, state: Any) -> Params:
+            net = net_of(task)
+            return {"kept": kept(net, of.personal, state.local[net.NAME], state.shared[net.NAME])}
+
+        why = "how much of your own prototypes of each class you keep beside the shared ones"
+        exchanges.append(Kept(own_part, lambda name: (by_class, PROTOTYPES_KEPT), why))
     exchanges.append(Easy(lambda task, state: {"easy": state.easy}, lambda name: (by_class, EASY), easy))
+    if of.release != "no":
+        exchanges.append(shows_pushed(of))
     return tuple(exchanges)
 
 

@@ -20,6 +20,10 @@ STANDARDISED = {
     "global": "Numbers are standardised by the mean and spread of all sites together.",
     "none": "Numbers are not standardised.",
 }
+BALANCED = {
+    "inverse": "Classes weigh the same in training.",
+    "undersample": "The site trains on as many rows of each class as its rarest class has; the others are left out.",
+}
 OWN_SCALE = "Numbers are standardised by the site’s own mean and spread."
 
 
@@ -237,7 +241,7 @@ def _left(card: Card) -> CardSection:
 
 def _made(card: Card) -> CardSection:
     study, training = card.study, card.study.training
-    weights = "Classes weigh the same in training." if training.class_weights == "inverse" else "None."
+    weights = BALANCED.get(training.class_weights, "None.")
     rows = study.protect.rows is None
     constant = "The site adds a constant of its own to the answers, fitted to its training rows." if rows else "None."
     facts = [
