@@ -239,7 +239,7 @@ def test_what_it_reveals() -> None:
         for d in ("from site", "to site")
     }
     assert models == {"from site": size, "to site": 5 * size}
-    assert any("trusted" in x.name for x in lines)
+    assert any("trusted" in x.words for x in lines)
     assert not [x for x in lines if x.stage == "standardise"]
     more = transfer_lines(study.with_changes(standardise="global"), 6, folds=3)
     assert {x.rounds for x in more if x.stage == "standardise"} == {4}

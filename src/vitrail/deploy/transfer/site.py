@@ -91,18 +91,22 @@ class TransferSite:
     def answer(self, asked: Message) -> Message:
         leg = asked.words["leg"]
         if not self.takes_part:
+            if self.site.publishes:
+                need = several(self.fewest, self.study.unit_word)
+                self.site.notices.append(f"No part in the transfer: this site has fewer than {need} to train on.")
             return Message("refused", {})
         return answer_once(self.home / f"{leg}.said", asked, TRANSFER, lambda: getattr(self, f"_{leg}")(asked))
 
     @property
     def takes_part(self) -> bool:
         """Whether its model travels: it publishes, and has the patients for that."""
-        site, unit = self.site, self.study.unit_word
-        need = max(FEWEST, self.terms.folds)
-        many = count_persons(site.rows.iloc[site.splits[site.name][0]], self.study)
-        if site.publishes and many < need:
-            site.notices.append(f"No part in the transfer: expected {need} {unit}s to train on, got {many}.")
-        return site.publishes and many >= need
+        site = self.site
+        rows = site.rows.iloc[site.splits[site.name][0]]
+        return site.publishes and count_persons(rows, self.study) >= self.fewest
+
+    @property
+    def fewest(self) -> int:
+        return max(FEWEST, self.terms.folds)
 
     def check_stayed(self, kind: str = "round") -> None:
         """Before each question of the training: whether this site stayed. Who takes no part in the transfer trains all
