@@ -488,13 +488,16 @@ def test_rounded_losses_are_right_on_average_and_hide_one_patient(tmp_path: Path
 
 
 def test_a_site_with_few_patients_takes_no_part(tmp_path: Path) -> None:
-    trial = Trial(tmp_path, study_of(training={"rounds": 1}))
+    """And of a small one no rounded loss leaves."""
+    trial = Trial(tmp_path, study_of(transfer={"folds": 2, "losses": "rounded"}, training={"rounds": 1}))
     trial.tables["west"] = trial.tables["west"].iloc[:12]
     trial.way.sites["west"] = trial.fresh("west")
     trial.conduct(way := Watched(trial))
     assert way.said["west", "model"].kind == "refused"
     assert "fewer than 10 rows to train on" in str(trial.way.sites["west"].notices)
     assert "west" not in way.asked["north", "judge"].words["models"]
+    assert way.said["north", "judge"].tensors["losses"].isnan().all()
+    assert trial.found()["subsets"] == {"north": [], "south": [], "odd": []}
 
 
 def test_what_a_site_keeps_for_itself(whole: Trial) -> None:

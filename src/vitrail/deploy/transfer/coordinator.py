@@ -155,7 +155,8 @@ class _Conduct:
             what += f", {of} among them." if of else "."
             hint = (
                 f"{self.path / PLACE / 'transfer.html'} says who was chosen, who withdrew and who refused. Choose "
-                "more sites ([transfer] top), or another user; it is then another study, to which all agree anew."
+                "more sites ([transfer] top), another user, or exact losses if small sites sent none; it is then "
+                "another study, to which all agree anew."
             )
             raise StudyStopped("transfer", what, hint)
         self.call.quorum = min(self.call.quorum, many)
