@@ -121,8 +121,8 @@ class TransferSite:
 
     def _model(self, asked: Message) -> Message:
         site, name = self.site, self.site.name
-        known = {name: site.data.encoder} if self.agreed.shared_scale and site.data else None
-        parts = folds_of({name: site.frame}, self.study, self.agreed.seed, self.terms.folds, {name: self.secret}, known)
+        scale = {name: site.data.encoder} if self.agreed.shared_scale and site.data else None
+        parts = folds_of({name: site.frame}, self.study, self.agreed.seed, self.terms.folds, {name: self.secret}, scale)
         own = train_alone(self.study, self._data(), parts, self.agreed.seed, secrets={name: self.secret})
         model = {f"{MODEL}/{k}": v[0] for k, v in own.params.items()}
         cv, baseline = (torch.tensor(v, dtype=torch.float64) for v in (own.cv[name].value, own.same[name]))
@@ -219,8 +219,8 @@ class TransferSite:
     def _data(self) -> list[SiteData]:
         """Its rows as it trains alone: by its own scale, or by the run's."""
         site = self.site
-        known = site.data.encoder if self.agreed.shared_scale and site.data else None
-        return encode_sites({site.name: site.rows}, self.study, site.splits, known)
+        scale = site.data.encoder if self.agreed.shared_scale and site.data else None
+        return encode_sites({site.name: site.rows}, self.study, site.splits, scale)
 
     @property
     def _proof(self) -> SiteIdentity:

@@ -113,8 +113,8 @@ def _groups(transfer: Transfer) -> list[tuple[str, str, str]]:
     """Between machines: user, whom it would learn from, and what the user said of training."""
     if (far := transfer.remote) is None:
         return []
-    said = dict.fromkeys(far.training, "trains") | dict.fromkeys(far.withdrew, "withdrew, or was silent")
-    return [(u, ", ".join(s) or "nobody", said.get(u, "was not chosen")) for u, s in far.subsets.items()]
+    status = dict.fromkeys(far.training, "trains") | dict.fromkeys(far.withdrew, "withdrew, or was silent")
+    return [(u, ", ".join(s) or "nobody", status.get(u, "was not chosen")) for u, s in far.subsets.items()]
 
 
 def _next_step(scores: pd.DataFrame | None, transfer: Transfer) -> str:
