@@ -135,12 +135,10 @@ class TransferSite:
         models, cvs = asked.words["models"], asked.tensors["cv_losses"]
         for at, (name, signed) in enumerate(models.items()):
             self._check(name, signed, model_of(asked.tensors, at), cvs[at])
-        (user,), task = as_rows(self._data(), own_task(self.agreed).net), own_task(self.agreed)
-        others = plain(model_of(asked.tensors))
-        rows, weights = (
-            model_losses(self.study, task, others, user.train_x, user.train_y),
-            loss_weights(self.study, user),
-        )
+        task, others = own_task(self.agreed), plain(model_of(asked.tensors))
+        (user,) = as_rows(self._data(), task.net)
+        weights = loss_weights(self.study, user)
+        rows = model_losses(self.study, task, others, user.train_x, user.train_y)
         exact = [mean_loss(one, weights) for one in rows]
         private_folder(self.home)
         about = zip(models, exact, cvs.tolist(), strict=True)
@@ -151,10 +149,10 @@ class TransferSite:
             params = {k: torch.cat([own[k][None], v]) for k, v in others.items()}
             used = pd.DataFrame(feedback_of(self.study, task, params, user, [user.name, *models]), columns=FEEDBACK)
             write_atomically(self.home / FEEDBACK_FILE, to_csv(used), private=True)
-        left = (
-            [m.value for m in exact] if self.terms.losses == "exact" else self._rounded(rows, weights, user, [*models])
-        )
-        return Message(TRANSFER, {}, {"losses": torch.tensor(left, dtype=torch.float64)})
+        losses = [m.value if math.isfinite(m.value) else math.nan for m in exact]
+        if self.terms.losses != "exact":
+            losses = self._rounded(rows, weights, user, [*models])
+        return Message(TRANSFER, {}, {"losses": torch.tensor(losses, dtype=torch.float64)})
 
     def _check(self, name: str, signed: Any, model: Mapping[str, Tensor], cv: Tensor) -> None:
         """Whether that participant made this model for this run, and no unit of it is crafted."""
