@@ -498,6 +498,7 @@ def test_a_site_with_few_patients_takes_no_part(tmp_path: Path) -> None:
     assert "west" not in way.asked["north", "judge"].words["models"]
     assert way.said["north", "judge"].tensors["losses"].isnan().all()
     assert trial.found()["subsets"] == {"north": [], "south": [], "odd": []}
+    assert "report no rounded loss" in (tmp_path / "run" / "transfer" / "transfer.html").read_text()
 
 
 def test_what_a_site_keeps_for_itself(whole: Trial) -> None:

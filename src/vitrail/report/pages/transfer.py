@@ -90,7 +90,7 @@ def _standing(transfer: Transfer, user: str) -> Standing:
     first, close = _first_and_close(transfer, user)
     if not math.isfinite(first.transfer):
         why = "No loss of another model was reported here." if transfer.remote else "All other models diverged."
-        return Standing(user, "nobody", "loss", why)
+        return Standing(user, "nobody", "warn" if transfer.remote else "loss", why)
     words = f"Transfer loss {signed(first.transfer)}."
     if close:
         words += f" As good, within the error: {listed(close)}."
@@ -118,6 +118,8 @@ def _groups(transfer: Transfer) -> list[tuple[str, str, str]]:
 
 
 def _next_step(scores: pd.DataFrame | None, transfer: Transfer) -> str:
+    if transfer.remote and not np.isfinite(transfer.table.transfer).any():
+        return "Sites with few patients report no rounded loss. A study may ask for exact losses, if the sites agree."
     if transfer.remote:
         return "Read who trains below. The page of the run has the scores of the model that they trained."
     if scores is None:
