@@ -84,7 +84,7 @@ class _Conduct:
         measured.remote = remote
         if len(models) > 1:
             write_transfer(measured, self.path / PLACE)
-        self.call.way.log("chosen", user=self.terms.user, sites=sorted(stays))
+        self.call.way.log("chosen", site=self.terms.user, sites=sorted(stays))
         return {"training": sorted(stays), "subsets": subsets, "withdrew": withdrew, "refused": refused}
 
     def _models(self) -> tuple[dict[str, Message], list[str]]:

@@ -198,7 +198,7 @@ def words(kind: str, event: dict[str, Any]) -> str:
         "model not used": lambda: f"The model that {site} trained alone is not tried at the others{because}",
         "model not shown": lambda: f"{site} does not let the model go that it trained alone, as it may.",
         "withdrew": lambda: f"Withdrawn before the first round, or silent: {sites}.",
-        "chosen": lambda: f"These train together{' for ' * bool(event['user'])}{event['user']}: {sites}.",
+        "chosen": lambda: f"These train together{f' for {site}' if site else ''}: {sites}.",
         "sum not opened": lambda: f"{total} could not be opened, so the model stays as it was{because}",
         "sum not used": lambda: f"{total} was not used, so the model stays as it was{because}",
         "round not used": lambda: (
