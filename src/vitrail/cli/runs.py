@@ -270,7 +270,7 @@ def wire(
         print("\n".join(f"  {x.stage}, {x.direction}, {x.name}: {x.words}" for x in screening_lines))
         print()
     if travelling := [x for x in lines if x.stage == STAGE]:
-        print("\nBefore the first round, where a site agrees: whose model carries over to whose rows")
+        print(f"\nBefore the first round, where a site agrees: whose model carries over to whose {one}s")
         print("\n".join(dict.fromkeys(f"  {x.direction}, {x.name.split('/')[0]}: {x.words}" for x in travelling)))
         print()
     if any(x.stage.startswith(FOLDS) for x in lines):
