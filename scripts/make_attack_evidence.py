@@ -21,6 +21,7 @@ PLACE = ROOT / "src" / "vitrail" / "deploy" / "consent" / "attack_evidence.json"
 RESULTS = ROOT / "benchmarks"
 TRIALS = 5
 EPSILON, ROWS = 10, 10  # of the noise, and in a fold, in the cases that are quoted
+MODELS = {"own": "the hospital's own, which travels", "shared": "the shared one of FedAvg"}
 FOLDS = {"plain": f"{ROWS} rows in a fold", "masked": f"{ROWS} rows in a fold, under masks"}
 # guard of a study -> the cases of attacks.json: honest attackers, by what they know of random draws; crafted weights
 REPORTS = {
@@ -77,6 +78,8 @@ def reports() -> dict[str, Any]:
 def evidence() -> dict[str, Any]:
     oracle, folds = "attacks/results/attack_oracle.md", "attacks/results/fold_leaks.md"
     published, lists = "attacks/results/published.md", "attacks/results/attack_presence.md"
+    transfer = "attacks/results/attack_transfer.md"
+    made = {form: row_of(transfer, form, "strangers") for form in ("rounded", "exact")}
     absent = row_of(lists, "nearly one word, one site left out in the second half")
     parties = {kind: row_of("vertical/results/vertical_leaks.md", "3", kind) for kind in ("defaults", "no noise")}
     guests = [row_of("vertical/results/vertical_leaks.md", columns, "defaults") for columns in ("3", "5")]
@@ -94,6 +97,10 @@ def evidence() -> dict[str, Any]:
             guard: {"rows": ROWS, "run": leading(row["run"]), "difference": leading(row["difference"])}
             for guard, row in trained.items()
         },
+        "attack_transfer.md": {
+            form: {"persons": int(row["persons"]), "right": leading(row["right"])} for form, row in made.items()
+        }
+        | {kind: leading(row_of(transfer, words)["right"]) for kind, words in MODELS.items()},
         "published.md": {
             rows: {"as agreed": leading(row["questions as they follow"]), "chosen": leading(row["chosen, guard"])}
             for rows, row in columns.items()

@@ -18,7 +18,8 @@ from vitrail.data.splitting import split_rows
 from vitrail.methods.local import Local
 from vitrail.runs.setup import build_task
 from vitrail.studies.folds import folds_of
-from vitrail.studies.transfer import _losses, train_together, transfer_lines
+from vitrail.studies.own_models import model_losses
+from vitrail.studies.transfer import train_together, transfer_lines
 
 FEATURES = {f"x{i}": {"kind": "numeric"} for i in range(3)}
 SIZES = {"a": 40, "b": 33, "c": 27, "odd": 36}
@@ -120,7 +121,7 @@ def test_a_model_of_evidence_is_judged_by_the_shares_that_it_says() -> None:
     task, site = build_task(study, Local(), 1), prepare(sites, study, 1)[0]
     params, y = {k: v[None].double() for k, v in task.start.items()}, site.train_y.astype(int)
     shares = task.loss.predictions(task.output(params, torch.from_numpy(site.train_x).double()[None]))[0].numpy()
-    told = _losses(study, task, params, site.train_x, site.train_y)
+    told = model_losses(study, task, params, site.train_x, site.train_y)
     np.testing.assert_allclose(told[0], -np.log(shares[np.arange(len(y)), y]))
 
 
@@ -238,7 +239,7 @@ def test_what_it_reveals() -> None:
         for d in ("from site", "to site")
     }
     assert models == {"from site": size, "to site": 5 * size}
-    assert any("trusted" in x.name for x in lines)
+    assert any("trusted" in x.words for x in lines)
     assert not [x for x in lines if x.stage == "standardise"]
     more = transfer_lines(study.with_changes(standardise="global"), 6, folds=3)
     assert {x.rounds for x in more if x.stage == "standardise"} == {4}

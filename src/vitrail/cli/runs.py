@@ -226,9 +226,9 @@ def wire(
         what = "what crosses between parties depends on the number of columns of each guest."
         hint = "You find it on the page of a run and in its wire.csv."
         raise VitrailError("there is no table", [Problem(method, what, hint)])
-    if method == "ndoye":
-        from vitrail.studies.transfer import on_trust, transfer_lines
+    from vitrail.studies.transfer import STAGE, on_trust, transfer_lines, travel_lines
 
+    if method == "ndoye":
         title, lines = (
             f"Adapted Ndoye factor, before any training together, {sites} sites",
             transfer_lines(agreed, sites),
@@ -236,7 +236,7 @@ def wire(
     else:
         chosen = build(method, parse_settings(set_ or []))
         plan = Plan(agreed, chosen, sites=sites)
-        lines = plan.wire() + plan.later_wire()
+        lines = (travel_lines(agreed, sites) if agreed.transfer else []) + plan.wire() + plan.later_wire()
         title = f"{chosen.catalogue.title}, {agreed.training.rounds} rounds" + (
             f", {sites} sites" if chosen.wire.per_site_messages else ""
         )
@@ -268,6 +268,10 @@ def wire(
     if screening_lines := [x for x in lines if x.stage.startswith(SCREENING)]:
         print("\nBefore the first round, where a site agrees: whose data does not fit ([screen] in the study)")
         print("\n".join(f"  {x.stage}, {x.direction}, {x.name}: {x.words}" for x in screening_lines))
+        print()
+    if travelling := [x for x in lines if x.stage == STAGE]:
+        print(f"\nBefore the first round, where a site agrees: whose model carries over to whose {one}s")
+        print("\n".join(dict.fromkeys(f"  {x.direction}, {x.name.split('/')[0]}: {x.words}" for x in travelling)))
         print()
     if any(x.stage.startswith(FOLDS) for x in lines):
         print(f"folds: between machines all sites train {fold_count(agreed)} more times after the run, so that each")

@@ -117,6 +117,19 @@ def join(
             "--show-verdict", help="If the study has a verdict: tell the other sites whether joining is worth it here."
         ),
     ] = False,
+    fewest_together: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="If the study chooses whom to learn from: withdraw before training if fewer than N sites would train.",
+        ),
+    ] = 0,
+    confirm_subset: Annotated[
+        bool,
+        typer.Option(
+            "--confirm-subset", help="In such a study: ask at this terminal before this site trains with the others."
+        ),
+    ] = False,
     most_epsilon: Annotated[
         float | None,
         typer.Option(
@@ -143,6 +156,8 @@ def join(
     from vitrail.deploy.site.process import SiteProcess, agree
     from vitrail.deploy.site.scores import own_words
     from vitrail.deploy.site.site import Site
+    from vitrail.deploy.transfer.site import PLACE as TRANSFER_FOLDER
+    from vitrail.deploy.transfer.withdrawal import decision
     from vitrail.engine.resource_usage import StatedPower
     from vitrail.report.pages.site import write_look
     from vitrail.report.sections.scores.own_verdict import verdict_words, write_own_verdict
@@ -172,11 +187,15 @@ def join(
     proof, power = SiteIdentity.of(own), StatedPower(watts, grid)
     given = publish, proof, another, power, show_verdict, ledger, limits
     site = Site(own.site, frame, agreement, own.home, *given)
+    site.decides = decision(own.study, fewest_together, confirm_subset)
     door = SiteProcess(own, site, lambda text: print(f"  {text}", flush=True), keep, Signer.of_site(own), sandbox)
     print(
         f"{own.site} takes part; coordinator at {own.address}. Stop with Ctrl-C and join again at any time.", flush=True
     )
     door.stay()
+    if (site.home / TRANSFER_FOLDER).exists() and not (site.home / "model.safetensors").exists():
+        print(f"This site did not train in this run. What it found out is in {(site.home / TRANSFER_FOLDER).resolve()}")
+        return
     print(f"The study is finished. This site's own model is in {own.home}: vitrail predict {kit} --data FILE")
     if worth := own_words(own.study, site.home):
         print(worth)

@@ -26,10 +26,19 @@ from vitrail.data.splitting import hold_out, partition_folds
 Flags = NDArray[np.bool_]
 
 
-def folds_of(sites: Mapping[str, pd.DataFrame], table: TableSchema, seed: int, folds: int) -> list[list[SiteData]]:
-    """For each fold, all sites: `train` the training rows outside it, `test` those in it. Standardised anew each time.
+def folds_of(
+    sites: Mapping[str, pd.DataFrame],
+    table: TableSchema,
+    seed: int,
+    folds: int,
+    secrets: Mapping[str, str] | None = None,
+    encoders: Mapping[str, Encoder] | None = None,
+) -> list[list[SiteData]]:
+    """For each fold, all sites: `train` the training rows outside it, `test` those in it. Standardised anew each time,
+    unless by given `encoders`.
 
-    Which row is in which fold depends on (seed, site) alone; classes are spread evenly where the study stratifies.
+    Which row is in which fold depends on (seed, site) alone, or on a site's own secret in place of the seed; classes
+    are spread evenly where the study stratifies.
     """
     if folds < 2:
         raise VitrailError("cannot cross-validate", [Problem("folds", f"expected at least 2, got {folds}.", "Use 5.")])
@@ -39,7 +48,10 @@ def folds_of(sites: Mapping[str, pd.DataFrame], table: TableSchema, seed: int, f
         rows = clean(frame, table)
         mine = rows.iloc[hold_out(rows, table, seed, name)[0]]
         y, persons = mine[column].to_numpy(), persons_of(mine, table)
-        train[name], lot[name] = mine, partition_folds(y, table, key(seed, name, "folds"), folds, persons)
+        train[name], lot[name] = (
+            mine,
+            partition_folds(y, table, key((secrets or {}).get(name, seed), name, "folds"), folds, persons),
+        )
     few = {name: n for name, frame in train.items() if (n := count_persons(frame, table)) < folds}
     if few:
         hint = "Use fewer folds, or leave the site out."
@@ -48,7 +60,7 @@ def folds_of(sites: Mapping[str, pd.DataFrame], table: TableSchema, seed: int, f
             for n, k in few.items()
         ]
         raise VitrailError("cannot cross-validate", problems)
-    return [_fold(train, lot, table, k) for k in range(folds)]
+    return [_fold(train, lot, table, k, encoders) for k in range(folds)]
 
 
 class FoldedRows(NamedTuple):

@@ -10,7 +10,8 @@ they were trained, without the constant that a site adds to the answers of a mod
 (metrics/recalibration.py): that would undo the class weights, and hide from a user that another site's cases differ
 from its own.
 
-All models, one for each site and one for each site and fold, are sites of one run of the engine, each by itself.
+All models, one for each site and one for each site and fold, are sites of one run of the engine, each by itself
+(studies/own_models.py). Between machines the same is a conversation: deploy/transfer/.
 
 What it reveals: every site's model goes to every user. A user's loss under each model goes back, for the matrix.
 L_cv is what a site says of itself: nobody can check it, and a site that exaggerates its own loss looks better suited.
@@ -20,6 +21,7 @@ So does, honestly, a site whose rows are hard to predict: read loss_on_user besi
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,36 +29,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
 from vitrail import methods
 from vitrail.core.errors import Problem, VitrailError, nearest
-from vitrail.core.facts import OWN
-from vitrail.core.losses import log_hazard, log_shares
-from vitrail.core.task import Task
-from vitrail.core.tensors import Params
-from vitrail.data.encoding import SiteData, class_weights, columns, prepare
+from vitrail.data.encoding import Encoder, prepare
 from vitrail.engine.contract import WireEntry
-from vitrail.engine.local import Engine
-from vitrail.methods import AnyMethod
-from vitrail.metrics.scores import Floats
-from vitrail.metrics.survival import losses
-from vitrail.runs.evaluation import small_held_out, truth_of
+from vitrail.runs.evaluation import small_held_out
 from vitrail.runs.result import mark_small_samples
 from vitrail.runs.screening import unscreened
-from vitrail.runs.setup import build_task, resolve, standardise_lines, training_of, training_rows
+from vitrail.runs.setup import build_task, standardise_lines
 from vitrail.runs.training import federate
 from vitrail.storage.atomic_files import write_atomically
 from vitrail.storage.csv_files import to_csv
-from vitrail.studies.cross_validation import same_loss
 from vitrail.studies.executor import Step, done
 from vitrail.studies.folds import folds_of
+from vitrail.studies.own_models import FEEDBACK, Mean, alone_method, alone_study, feedback_of, losses_on, train_alone
 from vitrail.study.model import Study
 
+STAGE = "transfer"  # of what crosses
 TABLE = ["user", "site", "loss_on_user", "cv_loss", "transfer", "error", "same", "rank"]
-FEEDBACK = ["user", "site", "column", "output", "user_effect", "site_effect", "difference"]
 
 
 def on_trust(word: str) -> str:
@@ -66,6 +57,17 @@ def on_trust(word: str) -> str:
         f"site that overstates its own loss looks more suitable than it is. So does a site whose {word}s are "
         f"hard to predict. Compare the loss on the user's {word}s with the transfer loss."
     )
+
+
+class RemoteTransfer(NamedTuple):
+    """What sites said between machines: `subsets` by user, who trains, who withdrew, who did not let its model go; and
+    whether losses are exact."""
+
+    subsets: dict[str, list[str]]
+    training: list[str]
+    withdrew: list[str]
+    refused: list[str]
+    exact: bool
 
 
 @dataclass
@@ -82,6 +84,7 @@ class Transfer:
     cv_losses: dict[str, float]
     same: dict[str, float] = field(default_factory=dict)  # user -> the loss of the best single answer to all its rows
     few: dict[str, str] = field(default_factory=dict)  # sites with few training rows -> how many
+    remote: RemoteTransfer | None = None  # of a transfer between machines
 
     def matrix(self) -> pd.DataFrame:
         """Transfer loss, users down, sites across; nothing on the diagonal."""
@@ -97,14 +100,13 @@ class Transfer:
 
         A site whose loss is not a number is never chosen by a rule.
         """
-        ranking, kind, value = self.ranking(user), *_parsed(rule)
+        kind, value = parse_rule(rule)
         if kind == "names":
             names = [n for n in value if n != user]
             self._known(names, "train-with")
             return names
         mine = self.table[self.table.user == user].set_index("site").transfer
-        fit = [s for s in ranking if np.isfinite(mine[s])]
-        return fit[:value] if kind == "top" else [s for s in fit if mine[s] < value]
+        return chosen({site: float(mine[site]) for site in self.ranking(user)}, rule)
 
     def most_different(self, user: str, site: str, count: int = 3) -> str:
         """The columns whose effect differs most, in words."""
@@ -123,7 +125,7 @@ class Transfer:
             raise VitrailError("nothing was overwritten", [Problem(str(path), what, "Choose another --out.")])
         path.mkdir(parents=True, exist_ok=True)
         write_atomically(path / "transfer.csv", to_csv(self.table.assign(few_rows=self.table.user.map(self.few))))
-        if not self.study.images:
+        if not self.study.images and not self.remote:  # between machines each site has its own
             write_atomically(path / "feedback.csv", to_csv(self.feedback))
         if scores is not None:
             write_atomically(path / "scores.csv", to_csv(scores))
@@ -142,6 +144,7 @@ class Transfer:
             "matrix": matrix,
             "ranking": {u: self.ranking(u) for u in self.sites},
         }
+        content |= self.remote._asdict() if self.remote else {}
         write_atomically(path / "transfer.json", json.dumps(content, indent=1))
 
     def _known(self, names: Sequence[str], where: str) -> None:
@@ -161,49 +164,44 @@ def transfer(
     *,
     engine: str = "vectorised",
     progress: Callable[[int, int], None] | None = None,
+    secrets: Mapping[str, str] | None = None,
+    scales: Mapping[str, Encoder] | None = None,
 ) -> Transfer:
     """Every site of a study trains alone and cross-validates; every user tries the others' models on its training rows.
     `sites`: the table of each. Rows are cut into `folds`; `seed`, `rounds`, `engine`, `progress` are as of federate.
+    `secrets`, `scales`: of the sites of a run between machines, from what they drew and by what they scaled each fold.
     """
-    study, method = resolve(study, _alone(), rounds)
+    study = alone_study(study, rounds)
     seed = study.seeds[0] if seed is None else seed
     data = prepare(sites, study, seed)
     if len(data) < 2:
         what = f"expected at least two sites, got {len(data)}."
         raise VitrailError("there is no other site to learn from", [Problem("data", what, "Give one table per site.")])
-    parts = folds_of(sites, study, seed, folds)
-    left_out = {_name(s.name, k): s for k, fold in enumerate(parts) for s in fold}
-    everyone = [*data, *(s._replace(name=n) for n, s in left_out.items())]
-    task = build_task(study, method, seed)
-    rows = training_rows(everyone, study, method, "cpu")
-    runner = Engine(task, method, rows, training_of(study), seed, looped=engine == "looped")
-    last = runner.start()
-    for last in runner.run():
-        if progress:
-            progress(last.round, study.training.rounds)
-    states = method.models(task, runner.settled(last))[OWN]
-    place = {name: i for i, name in enumerate(runner.sites.names)}
-    names = [s.name for s in data]
-    own = {k: v[[place[n] for n in names]] for k, v in states.items()}  # f_i, in the order of `data`
-    same = {s.name: same_loss(study, truth_of(study, s, "train"), _weights(study, s.train_y, s.train_y)) for s in data}
-    judged = {s.name: _cross_validated(study, task, states, place, s, parts) for s in data}
-    table, feedback = [], []
-    for user in data:
-        losses = _losses(study, task, own, user.train_x, user.train_y)
-        weights = _weights(study, user.train_y, user.train_y)
-        for name, theirs in zip(names, losses, strict=True):
-            if name != user.name:
-                there, here = _mean(theirs, weights), judged[name]
-                gap = there.value - here.value
-                error = float(np.hypot(there.error, here.error))
-                table.append((user.name, name, there.value, here.value, gap, error, same[user.name]))
-        feedback += [] if study.images else _feedback(study, task, own, user, names)
-    frame = pd.DataFrame(table, columns=TABLE[:-1])
+    parts = folds_of(sites, study, seed, folds, secrets, scales)
+    own = train_alone(study, data, parts, seed, engine=engine, progress=progress, secrets=secrets)
+    names, feedback = [s.name for s in own.data], list[tuple[Any, ...]]()
+    there = {
+        user.name: dict(zip(names, losses_on(study, own.task, own.params, user), strict=True)) for user in own.data
+    }
+    for user in own.data:
+        feedback += [] if study.images else feedback_of(study, own.task, own.params, user, names)
+    used = pd.DataFrame(feedback, columns=FEEDBACK)
+    values = {n: m.value for n, m in own.cv.items()}
+    few = small_held_out(study, parts)
+    return Transfer(study, seed, folds, names, ranked(there, own.cv, own.same), used, values, own.same, few)
+
+
+def ranked(there: Mapping[str, Mapping[str, Mean]], cv: Mapping[str, Mean], same: Mapping[str, float]) -> pd.DataFrame:
+    """The table of a transfer. `there`: user -> site -> the loss of the site's model on the user's rows."""
+    rows = []
+    for user, losses in there.items():
+        for site, loss in losses.items():
+            gap, error = loss.value - cv[site].value, float(np.hypot(loss.error, cv[site].error))
+            rows += [(user, site, loss.value, cv[site].value, gap, error, same[user])] if site != user else []
+    frame = pd.DataFrame(rows, columns=TABLE[:-1])
     by_user = frame.assign(transfer=frame.transfer.fillna(np.inf)).groupby("user", sort=False).transfer
     frame["rank"] = by_user.rank(method="first").astype(int)
-    values = {n: m.value for n, m in judged.items()}
-    used = pd.DataFrame(feedback, columns=FEEDBACK)
-    return Transfer(study, seed, folds, names, frame[TABLE], used, values, same, small_held_out(study, parts))
+    return frame[TABLE]
 
 
 def train_together(
@@ -225,7 +223,7 @@ def train_together(
     chosen = {u: measured.choose(u, rule) for u in users}  # mistakes first
     method = methods.name_of(methods.build(method or methods.DEFAULT))
     jobs = [
-        _TransferJob("alone", methods.name_of(_alone()), list(sites)),
+        _TransferJob("alone", methods.name_of(alone_method()), list(sites)),
         _TransferJob("all sites", methods.DEFAULT, list(sites)),
     ]
     jobs += [_TransferJob(u, method, [n for n in sites if n == u or n in chosen[u]]) for u in users]
@@ -270,45 +268,40 @@ def _trained(
     return run.scores(), mark_small_samples(same, run.sizes)
 
 
-def _alone() -> AnyMethod:
-    """The method by which each site trains by itself."""
-    return methods.build(methods.named(lambda kind: kind.catalogue.alone)[0])
+def chosen(losses: Mapping[str, float], rule: str) -> list[str]:
+    """The sites that `top:K` or `below:X` picks of these transfer losses, best suited first; none without a number."""
+    kind, value = parse_rule(rule)
+    fit = sorted((site for site, loss in losses.items() if np.isfinite(loss)), key=lambda site: losses[site])
+    return fit[:value] if kind == "top" else [site for site in fit if losses[site] < value]
 
 
 def transfer_lines(study: Study, sites: int, folds: int = 5) -> list[WireEntry]:
     """What crosses the wire before any federated training, in a federation of that many sites."""
-    task = build_task(study, _alone(), 0)
-    lines = standardise_lines(study, 1 + folds)  # for the sites' models, and anew for each fold
+    return standardise_lines(study, 1 + folds) + travel_lines(study, sites)  # for the models, and anew for each fold
+
+
+def travel_lines(study: Study, sites: int) -> list[WireEntry]:
+    """The same without scales; a site may refuse all of it."""
+    word, others = study.row_word, sites - 1
+    task, lines = build_task(alone_study(study), alone_method(), 0), list[WireEntry]()
+
+    def line(out: bool, name: str, shape: tuple[int, ...], dtype: str, words: str) -> None:
+        size = math.prod(shape) * (8 if dtype == "float64" else 4)
+        way: Any = "from site" if out else "to site"
+        lines.append(WireEntry(STAGE, way, name, shape, dtype, size, 1, "each", asks=True, words=words))
+
     for name, v in task.start.items():
-        shape, size = tuple(v.shape), v.numel() * 4
-        lines.append(WireEntry("transfer", "from site", f"model/{name}", shape, "float32", size, 1, "each"))
-        lines.append(
-            WireEntry(
-                "transfer", "to site", f"model/{name}", (sites - 1, *shape), "float32", size * (sites - 1), 1, "each"
-            )
-        )
-    lines.append(
-        WireEntry("transfer", "from site", "cross-validated loss, reported and trusted", (), "float64", 8, 1, "each")
-    )
-    others = (sites - 1,)
-    lines.append(
-        WireEntry("transfer", "to site", "cross-validated losses", others, "float64", 8 * (sites - 1), 1, "each")
-    )
-    words = f"losses of the others' models on its {study.row_word}s"
-    lines.append(WireEntry("transfer", "from site", words, others, "float64", 8 * (sites - 1), 1, "each"))
+        line(True, f"model/{name}", tuple(v.shape), "float32", f"the model that you train alone on your {word}s")
+    line(True, "cv_loss", (), "float64", "its cross-validated loss, reported and trusted")
+    line(True, "baseline_loss", (), "float64", f"the loss of the best single answer to all your training {word}s")
+    for name, v in task.start.items():
+        line(False, f"model/{name}", (others, *v.shape), "float32", "the models that the other sites trained alone")
+    line(False, "cv_losses", (others,), "float64", "the cross-validated losses of these models")
+    line(True, "losses", (others,), "float64", f"the losses of the others' models on your training {word}s")
     return lines
 
 
-class Mean(NamedTuple):
-    value: float
-    error: float  # standard error, as if rows were independent
-
-
-def _name(site: str, fold: int) -> str:
-    return f"{site}\x1f{fold}"  # no file has such a name
-
-
-def _parsed(rule: str) -> tuple[str, Any]:
+def parse_rule(rule: str) -> tuple[str, Any]:
     kind, colon, value = rule.partition(":")
     hint = "Write top:3, below:0.05, or names separated by commas."
     what = ""
@@ -324,77 +317,3 @@ def _parsed(rule: str) -> tuple[str, Any]:
     elif names := [n.strip() for n in rule.split(",") if n.strip()]:
         return "names", names
     raise VitrailError("the sites cannot be chosen", [Problem("train-with", what or "it is empty.", hint)])
-
-
-def _losses(study: Study, task: Task, params: Params, x: Any, y: NDArray[np.generic]) -> Floats:
-    """[model, row]: each model's loss on each row."""
-    some, rows = next(iter(params.values())), torch.from_numpy(x)
-    rows = rows if study.images else rows.to(some)
-    with torch.no_grad():
-        z = task.output(params, rows.expand(len(some), *x.shape)).double()
-        if study.target.kind == "number":
-            wrong = (z[..., 0] - torch.from_numpy(y)) * study.target.scale
-            return (wrong**2).numpy()
-        if study.target.kind == "time":
-            return np.stack([losses(y.astype(np.float64), p) for p in task.loss.predictions(z).numpy()])
-        right = torch.from_numpy(y.astype(np.int64)).expand(len(some), -1)[..., None]
-        return -log_shares(task.loss, z).gather(2, right)[..., 0].numpy()
-
-
-def _weights(study: Study, y: NDArray[np.generic], trained: NDArray[np.generic]) -> Floats:
-    if study.target.kind != "classes" or study.training.class_weights == "none":
-        return np.ones(len(y))
-    return class_weights(trained, len(study.target.levels))[y.astype(np.int64)]
-
-
-def _mean(losses: Floats, weights: Floats) -> Mean:
-    value = float((losses * weights).sum() / weights.sum())
-    return Mean(value, float(np.sqrt((weights**2 * (losses - value) ** 2).sum()) / weights.sum()))
-
-
-def _cross_validated(
-    study: Study, task: Task, states: Params, place: dict[str, int], site: SiteData, parts: list[list[SiteData]]
-) -> Mean:
-    """Every training row's loss under the model that has not seen it."""
-    losses, weights = [], []
-    for k, fold in enumerate(parts):
-        at = place[_name(site.name, k)]
-        mine = next(s for s in fold if s.name == site.name)
-        losses.append(_losses(study, task, {n: v[at : at + 1] for n, v in states.items()}, mine.test_x, mine.test_y)[0])
-        weights.append(_weights(study, mine.test_y, site.train_y))
-    return _mean(np.concatenate(losses), np.concatenate(weights))
-
-
-def _feedback(study: Study, task: Task, own: Params, user: SiteData, names: list[str]) -> list[tuple[Any, ...]]:
-    """How much each column moves the answer, in the user's model and in each other's.
-
-    The mean slope of the answer over the user's rows. For a linear model it is the weight itself; first-layer weights
-    of a network with hidden layers cannot be compared, slopes can. `(intercept)`: the answer where all columns are 0.
-    """
-    some = next(iter(own.values()))
-    x = torch.from_numpy(user.train_x).to(some).expand(len(names), *user.train_x.shape).contiguous().requires_grad_()
-    answers, outputs = _answers(study, task.output(own, x))
-    rows, me = [], names.index(user.name)
-    with torch.no_grad():
-        level = _answers(study, task.output(own, torch.zeros_like(x[:, :1])))[0][:, 0]  # [model, output]
-    for o, output in enumerate(outputs):
-        (slope,) = torch.autograd.grad(answers[..., o].mean(1).sum(), x, retain_graph=True)
-        effects = torch.cat([slope.sum(1), level[:, o : o + 1]], 1).double().numpy()  # [model, column]
-        for i, name in enumerate(names):
-            if i != me:
-                for c, column in enumerate([*columns(study), "(intercept)"]):
-                    mine, theirs = float(effects[me, c]), float(effects[i, c])
-                    rows.append((user.name, name, column, output, mine, theirs, theirs - mine))
-    return rows
-
-
-def _answers(study: Study, z: Tensor) -> tuple[Tensor, list[str]]:
-    """[model, row, output], free of what a softmax does not see; two classes have one answer, the log-odds."""
-    target = study.target
-    if target.kind == "number":
-        return z * target.scale, [target.column]
-    if target.kind == "time":
-        return log_hazard(z)[..., None], [target.column]
-    if len(target.levels) == 2:
-        return z[..., 1:] - z[..., :1], [target.levels[1]]
-    return z - z.mean(2, keepdim=True), list(target.levels)

@@ -23,6 +23,7 @@ from vitrail.storage.toml import key_lines, toml_key, toml_value
 from vitrail.study.defaults import changed_words, fill_in, fill_in_times
 from vitrail.study.errors import explain
 from vitrail.study.limits import MOST_TOLD, count_problems, read_study, size_problems
+from vitrail.study.remote import TransferSpec, Verdict
 from vitrail.study.sections import Energy, Share
 from vitrail.study.validation import CLASS_METRICS, METRICS, NUMBER_METRICS, TIME_METRICS, inconsistencies
 
@@ -135,17 +136,6 @@ class Bedside(Strict):
     tell: bool = False
 
 
-class Verdict(Strict):
-    """Between machines, after the run: each site finds out from held-out rows whether joining is worth it there."""
-
-    # each fold is one more training of all sites, with as many bytes as the run's
-    folds: int = Field(default=5, ge=2, le=20)
-    # how often all folds are repeated, each time with new folds and another first model
-    seeds: int = Field(default=2, ge=1, le=10)
-    # the largest loss that would not matter, as a share of the baseline's loss
-    harm: float = Field(default=0.03, ge=0, lt=1)
-
-
 class Study(HtmlRepr, TableSchema):
     """Features, target, split, network, training, method, seeds, metrics."""
 
@@ -170,6 +160,7 @@ class Study(HtmlRepr, TableSchema):
     verdict: Verdict | None = None  # left out: no verdicts between machines; in simulation use `vitrail compare`
     energy: Energy = Energy()
     share: Share | None = None  # left out: nobody looks at shares
+    transfer: TransferSpec | None = None  # left out: no transfer between machines; in simulation use `vitrail transfer`
 
     def __repr__(self) -> str:
         what = "pictures" if self.images else f"{len(self.features)} features"
@@ -272,6 +263,7 @@ class Study(HtmlRepr, TableSchema):
         more = [*["match"] * bool(self.match), *["protect"] * (self.protect != Protect())]
         more += ["bedside"] * (self.bedside != Bedside())
         more += ["verdict"] * bool(self.verdict) + ["energy"] * (self.energy != Energy()) + ["share"] * bool(self.share)
+        more += ["transfer"] * bool(self.transfer)
         for section in (*sections, *more):
             out += ["", f"[{section}]"]
             fields = getattr(type(getattr(self, section)), "model_fields", {})  # a method has none
@@ -395,5 +387,6 @@ __all__ = [
     "TableSchema",
     "Target",
     "TrainingSpec",
+    "TransferSpec",
     "Verdict",
 ]

@@ -49,7 +49,7 @@ def inconsistencies(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterab
         yield Problem(place("features", name), "a category of another feature has this name in the model.", hint)
     yield from _party_problems(raw, target, features, place)
     yield from _method_problems(raw, place)
-    yield from _verdict_problems(raw, place)
+    yield from _remote_problems(raw, place)
     yield from _refit_problems(raw, place)
     yield from _share_problems(raw, place)
     energy = raw.get("energy", {})
@@ -127,25 +127,36 @@ def _method_problems(raw: Mapping[str, Any], place: Callable[..., str]) -> Itera
             yield p._replace(where=place(*p.where.split(".", 1)))
 
 
-def _verdict_problems(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterable[Problem]:
-    if raw.get("verdict") is None:
-        return
-    if raw.get("parties"):
-        what = "a verdict compares joining with training alone, which parties cannot do."
-        yield Problem(place("verdict"), what, "Remove it.")
+def _remote_problems(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterable[Problem]:
+    """What sites find out beside the run: [verdict] after it, [transfer] before it."""
     protect, method = raw.get("protect", {}), raw.get("method", {})
-    budgets = [k for k in ("rows", "sites") if isinstance(protect, Mapping) and protect.get(k) is not None]
-    for key in budgets:  # a row is in all folds but one
-        what = f"every fold would spend the budget of protect.{key} once more."
-        yield Problem(place("verdict"), what, "Remove one of the two; vitrail compare simulates without noise.")
+    protect = protect if isinstance(protect, Mapping) else {}
     name = method.get("name") if isinstance(method, Mapping) else None
     kind = methods.TABLE.get(name) if isinstance(name, str) and not raw.get("parties") else None
-    if kind is not None and not kind.catalogue.federated:
-        yield Problem(
-            place("verdict"),
-            f"with {kind.catalogue.title} no site trains with others, so there is nothing to judge.",
-            "Remove it, or change the method.",
-        )
+    for section, asks, budget, rival in (
+        ("verdict", "a verdict compares joining with training alone", "every fold would spend", "compare"),
+        (
+            "transfer",
+            "a transfer tries the models of sites at each other",
+            "models that travel would spend",
+            "transfer",
+        ),
+    ):
+        if raw.get(section) is None:
+            continue
+        if raw.get("parties"):
+            yield Problem(place(section), f"{asks}, which parties cannot do.", "Remove it.")
+        for key in [k for k in ("rows", "sites") if protect.get(k) is not None]:
+            what = f"{budget} the budget of protect.{key} once more."
+            yield Problem(place(section), what, f"Remove one of the two; vitrail {rival} simulates without noise.")
+        if kind is not None and not kind.catalogue.federated:
+            what = f"with {kind.catalogue.title} no site trains with others, so there is nothing to judge."
+            yield Problem(place(section), what, "Remove it, or change the method.")
+    transfer = raw.get("transfer")
+    fixed = protect.get("sum") in ("groups", "two servers")
+    if isinstance(transfer, Mapping) and transfer.get("user") and fixed:
+        what = f'with sum = "{protect["sum"]}" the sites of a total are fixed, but a user trains with those it chose.'
+        yield Problem(place("transfer", "user"), what, 'Remove it, or write sum = "plain" or "masked".')
 
 
 def _share_problems(raw: Mapping[str, Any], place: Callable[..., str]) -> Iterable[Problem]:

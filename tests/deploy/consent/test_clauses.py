@@ -66,6 +66,10 @@ OPTIONS: dict[str, tuple[dict[str, Any], set[str]]] = {
     ),
     "folds": ({"verdict": {"folds": 2}}, {"REPORTS OF TRAININGS WITHOUT A PART OF THE ROWS"}),
     "refit": ({"training": {"refit": True}}, {"REPORTS OF THE TRAINING ON ALL ROWS"}),
+    "transfer": (
+        {"transfer": {"user": "va"}},
+        {"YOUR OWN MODEL, AND HOW THE OTHERS' MODELS DO HERE"},
+    ),
 }
 BARE = {"standardise": "local", "screen": {"ask": False}}
 

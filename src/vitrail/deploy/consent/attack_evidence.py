@@ -9,7 +9,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from vitrail.study.model import Protect
+from vitrail.study.model import Study
 
 
 class TriedAttack(NamedTuple):
@@ -26,6 +26,14 @@ class MembershipTest(NamedTuple):
 
     percent: float
     persons: int
+
+
+class TransferTest(NamedTuple):
+    """Of the models that sites train alone, and of their losses at the others."""
+
+    made: MembershipTest  # by the loss of a model that was made for one person
+    own: str  # of 100 pairs, by a site's own model
+    shared: str  # by the model that all sites share
 
 
 class FoldTest(NamedTuple):
@@ -72,6 +80,7 @@ class AttackEvidence(NamedTuple):
     scores: MembershipTest
     judging: MembershipTest
     folds: FoldTest
+    transfer: TransferTest
     lists: ListTest
     older: tuple[str, ...]  # results that were made with settings that have changed since
     before: str  # the day of that change
@@ -84,9 +93,10 @@ def results() -> dict[str, Any]:
     return dict(json.loads(text))
 
 
-def evidence_for(protect: Protect, dropout: bool, masked: bool) -> AttackEvidence:
-    """`dropout`: whether the network has any; `masked`: whether reports leave under masks."""
-    known = results()
+def evidence_for(study: Study, masked: bool) -> AttackEvidence:
+    """`masked`: whether reports leave under masks."""
+    known, protect, dropout = results(), study.protect, study.network.dropout > 0
+    losses, models = study.transfer.losses if study.transfer else "rounded", known["attack_transfer.md"]
     guard = "rows" if protect.rows else "masked" if protect.sum == "masked" else "plain"
     attacks, scores = known["attacks.json"], known["attack_oracle.md"]
     folds, lists = known["fold_leaks.md"]["masked" if masked else "plain"], known["attack_presence.md"]
@@ -99,6 +109,7 @@ def evidence_for(protect: Protect, dropout: bool, masked: bool) -> AttackEvidenc
         _membership(scores["exact" if protect.scores == "exact" else "rounded"]),
         _membership(scores["mix"]),
         FoldTest(folds["rows"], _of_100(folds["run"]), _of_100(folds["difference"])),
+        TransferTest(_membership(models[losses]), _of_100(models["own"]), _of_100(models["shared"])),
         ListTest(lists["rounds"], _of_100(lists["error"])),
         tuple(known["older"]),
         _day(known["before"]),

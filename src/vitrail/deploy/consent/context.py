@@ -44,6 +44,7 @@ from vitrail.runs.protection.budget import spent_by
 from vitrail.runs.setup import AT_BEDSIDE, COVERAGE, RISK, last_splits
 from vitrail.runs.verdict_wire import fold_count
 from vitrail.studies.site_benefit import NUMBERS
+from vitrail.study.model import Study
 
 NAMED = 5  # participants that the summary names
 VERDICT_COUNTS = 3  # numbers of a verdict besides NUMBERS: rows, folds, seeds
@@ -134,6 +135,15 @@ class ShareTerms(NamedTuple):
     rows: bool  # whether sites sign their number of rows
 
 
+class TransferTerms(NamedTuple):
+    """Models that travel before the first round."""
+
+    user: str  # the site for which the run is trained; "" without
+    folds: int
+    fewest: int  # patients that a site must train on to take part
+    exact: bool  # losses leave as they are
+
+
 class FoldTerms(NamedTuple):
     trainings: int
     numbers: int  # on which a verdict rests
@@ -179,6 +189,7 @@ class SiteForm:
     noise: NoiseTerms | None
     scores: ScoreTerms
     folds: FoldTerms
+    transfer: TransferTerms | None
     accomplices: int  # with the coordinator; 0 where it needs none
     others: int
     fewest: int  # rows that a number is about
@@ -206,7 +217,7 @@ class SiteForm:
         kinds = {d.kind for d in disclosed}
         published = any(x.stage in COLUMNS for x in out)
         helpers = accomplices(add_up, protect.least) if agreement.masks else 0
-        evidence = evidence_for(protect, study.network.dropout > 0, agreement.masks)
+        evidence = evidence_for(study, agreement.masks)
         return cls(
             site=site,
             agreement=agreement.hash,
@@ -230,7 +241,7 @@ class SiteForm:
             changed_questions=ANEW,
             refusable=any(x.asks for x in agreement.lines),
             publishes=publishes,
-            published=tuple(d.label for d in disclosed if d.kind in ("columns", "published")),
+            published=tuple(d.label for d in disclosed if d.kind in ("columns", "transfer", "published")),
             verdict=study.verdict is not None,
             shows=shows,
             models_travel=method.wire.per_site_messages,
@@ -245,6 +256,7 @@ class SiteForm:
             scores=_scores(agreement, "scores" in kinds or "training-scores" in kinds),
             folds=FoldTerms(fold_count(study), len(NUMBERS) + VERDICT_COUNTS),
             accomplices=helpers,
+            transfer=_transfer(study),
             others=add_up - 1,
             fewest=FEWEST,
             fewest_alike=FEWEST_ALIKE,
@@ -326,6 +338,13 @@ def _noise(agreement: Agreement) -> NoiseTerms | None:
         return None
     numbers = f"{spent.epsilon:.3g}", f"{spent.replaced:.3g}", f"{spent.delta:g}"
     return NoiseTerms(spent.of, OTHERS[spent.of], spent.of == "site", *numbers, spent.covers, spent.leaves_out)
+
+
+def _transfer(study: Study) -> TransferTerms | None:
+    terms = study.transfer
+    if terms is None:
+        return None
+    return TransferTerms(terms.user, terms.folds, max(FEWEST, terms.folds), terms.losses == "exact")
 
 
 def _scores(agreement: Agreement, leave: bool) -> ScoreTerms:

@@ -16,6 +16,7 @@ from vitrail.deploy.protocol.agreement import FOOTPRINT, Agreement
 from vitrail.deploy.protocol.model_digests import DIGESTS
 from vitrail.deploy.protocol.score_plan import END, TRAINING
 from vitrail.deploy.screening.shared import LEGS
+from vitrail.deploy.transfer.shared import TRANSFER
 from vitrail.deploy.two_server.shared import READ
 from vitrail.engine.contract import MASKED, Contract, WireEntry
 from vitrail.metrics.scores import FEWEST
@@ -26,7 +27,7 @@ from vitrail.runs.screening import SCREENING
 from vitrail.runs.verdict_wire import FOLDS, REFIT, plain_stage
 
 SCALE, COUNTS = "standardise", "prepare"  # stages of the wire
-OURS = (SCALE, COUNTS, TRAINING, END, "finish")  # stages that no method brings
+OURS = (SCALE, COUNTS, TRANSFER, TRAINING, END, "finish")  # stages that no method brings
 COLUMNS = tuple(SCREENING + leg for leg in LEGS)
 
 
@@ -88,6 +89,7 @@ TITLES = {
     "scale": "sums for a common scale",
     "counts": "counts of rows",
     "columns": "summaries of your columns",
+    "transfer": "your own model, and how the others' models do here",
     "training-scores": "scores during training",
     "scores": "scores at the end",
     "digests": "which models were scored",
@@ -96,8 +98,8 @@ TITLES = {
     "refit": "reports of the training on all rows",
     "verdict": "whether joining is worth it here",
 }
-ORDER = ("scale", "counts", "columns", "report", "published", *list(TITLES)[3:])
-REFUSABLE = {"columns": "all", "published": "all", "verdict": "all", "machine": "part"}
+ORDER = ("scale", "counts", "columns", "transfer", "report", "published", *list(TITLES)[4:])
+REFUSABLE = {"columns": "all", "transfer": "all", "published": "all", "verdict": "all", "machine": "part"}
 
 
 class MethodExchange(NamedTuple):
@@ -224,7 +226,9 @@ def _kind(line: WireEntry) -> str:
         return "folds" if line.stage.startswith(FOLDS) else "refit"
     if line.stage == END:
         return {FOOTPRINT: "machine", DIGESTS: "digests"}.get(line.name, "scores")
-    known = {SCALE: "scale", COUNTS: "counts", TRAINING: "training-scores"} | dict.fromkeys(COLUMNS, "columns")
+    known = {SCALE: "scale", COUNTS: "counts", TRAINING: "training-scores", TRANSFER: "transfer"} | dict.fromkeys(
+        COLUMNS, "columns"
+    )
     return str(known.get(line.stage, "report"))
 
 

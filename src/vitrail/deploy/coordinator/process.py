@@ -12,7 +12,7 @@ from typing import Any
 
 from vitrail.core.errors import Problem, VitrailError
 from vitrail.deploy.coordinator.requests import SiteRequests
-from vitrail.deploy.coordinator.run_members import ENTERED
+from vitrail.deploy.coordinator.run_members import ENTERED, taking_part
 from vitrail.deploy.coordinator.session import TOLD, conduct
 from vitrail.deploy.identity.enrolled import CURRENT, Coordinator
 from vitrail.deploy.identity.participants import are_missing, several_names
@@ -81,7 +81,8 @@ def serve(
             folder.log("left to tell", sites=left)
             _wait(way, set(left), 1)
         else:
-            _wait(way, set(names), need if (place / ENTERED).exists() else start)
+            here = set(names) & set(taking_part(place)) if (place / ENTERED).exists() else set(names)
+            _wait(way, here, min(need, len(here)) if (place / ENTERED).exists() else start)
         call = SiteRequests(way, agreement, names, run, need, deadline)
         gone = sorted(roster.keys() - {*names, second})
         conduct(call, folder, resume, start=start, gone=gone, written=lambda done: written(done, place))
@@ -145,6 +146,5 @@ def _current(folder: Path, agreement: str, names: list[str], new: bool) -> tuple
 
 def _without_closing(place: Path, names: list[str]) -> list[str]:
     """Those of these sites that took part in a run and have not heard its last word."""
-    took = json.loads((place / ENTERED).read_text())["sites"].keys()
     informed = json.loads((place / TOLD).read_text()) if (place / TOLD).exists() else []
-    return sorted(set(names) & took - set(informed))
+    return sorted(set(names) & set(taking_part(place)) - set(informed))

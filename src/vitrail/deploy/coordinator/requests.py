@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Callable, Sequence, Set
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from vitrail.core.errors import StudyStopped, VitrailError
 from vitrail.core.text import several
 from vitrail.deploy.protocol.agreement import Agreement
 from vitrail.deploy.protocol.answer_validation import implausible_answer
-from vitrail.deploy.protocol.message import FINAL, Message, check_form
+from vitrail.deploy.protocol.message import FINAL, Message, check_form, unpack
+from vitrail.storage.journal import write_once
 
 MOST_FAILED = 3  # answers in a row that are errors: then a site is no longer asked
 MOST_MISSED = 3  # deadlines in a row: then a site is asked now and then, and not waited for
@@ -128,6 +131,22 @@ class SiteRequests:
             answers |= self.all(lambda n: None if n in answers else make(n), missing)
         return answers
 
+    def once(self, path: Path, make: Callable[[str], Message | None]) -> dict[str, Message]:
+        """Answers of all who answer within a few deadlines. They are kept in that file: a coordinator that was started
+        anew goes on with the same ones."""
+
+        def ask() -> bytes:
+            answers = self.all(make, len(self.names), PATIENCE * self.deadline)
+            packed = {n: answers[n].pack() for n in self.names if n in answers}
+            sizes = json.dumps([[n, len(data)] for n, data in packed.items()])
+            return b"\n".join((sizes.encode(), b"".join(packed.values())))
+
+        header, _, data = write_once(path, ask, private=False).partition(b"\n")
+        out = dict[str, Message]()
+        for name, size in json.loads(header):
+            out[name], data = unpack(data[:size]), data[size:]
+        return out
+
     def _now(self, asked: dict[str, Message], need: int) -> tuple[dict[str, Message], frozenset[str]]:
         """Whom to ask at once, and who of them is silent and not waited for; all of them, and waited for, where the
         others are too few."""
@@ -166,7 +185,7 @@ class SiteRequests:
         if answer.kind == "error":
             return error_text(answer)
         if answer.kind == "refused":
-            may = asked.kind in ("round", "screen", "mask", "second") or "sum" in asked.words
+            may = asked.kind in ("round", "screen", "transfer", "mask", "second") or "sum" in asked.words
             return None if may else "it refused"
         if answer.kind != asked.kind:
             return f"it answered with a message {answer.kind[:20]!r} to a message {asked.kind!r}"

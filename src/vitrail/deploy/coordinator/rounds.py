@@ -264,7 +264,7 @@ class RemoteRounds(Rounds):
 
     def _behind(self, s: int) -> list[str]:
         """Sites that have not been told how stage s ended, and could be."""
-        return [n for n in self.call.active() if n in self.book.sites and self.settled.get(n, 0) <= s]
+        return [n for n in self.call.active() if n in self.book.names() and self.settled.get(n, 0) <= s]
 
     def settle(self, s: int, r: int, coord: Any, quorum: int | None) -> None:
         """Those who do not know yet how stage s ended are told."""

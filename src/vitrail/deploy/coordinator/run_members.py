@@ -22,6 +22,7 @@ from vitrail.runs.evaluation import class_shares, target_words
 from vitrail.storage.journal import DecisionRecord
 
 ENTERED = "entered.json"  # in a run folder: who takes part
+TRAINING = "training"  # there: the sites that train, where others withdrew or were not chosen
 AskMoments = Callable[[Matrix | None], list[Moments]]  # for `finish_moments`
 
 
@@ -36,6 +37,7 @@ class RunMembers:
         self.scale = {k: torch.tensor(v, dtype=torch.float64) for k, v in entered["scale"].items()}
         self.sites: dict[str, dict[str, Any]] = entered["sites"]  # who is in -> what it said of its rows
         self.first = [n for n in self.sites if self.sites[n]["first"]]
+        self.closed: list[str] | None = entered.get(TRAINING)  # the only ones who train, where that was decided
 
     def open(self, need: int, gone: Sequence[str]) -> None:
         """All who are there agree, scales are found, rows are counted. `gone` keep a place, and do not take part."""
@@ -69,6 +71,8 @@ class RunMembers:
 
     def admit(self) -> None:
         """Who came late."""
+        if self.closed is not None:
+            return
         there = self.call.way.present()
         late = [n for n in self.call.active() if n not in self.sites and n in there]
         if late and (entries := self._ask(self._agree(late, 0), 0, first=False)):
@@ -102,7 +106,19 @@ class RunMembers:
     def _keep(self, entries: dict[str, dict[str, Any]]) -> None:
         self.sites |= entries
         scale = {k: v.tolist() for k, v in self.scale.items()}
-        self.record.replace({"order": self.order, "scale": scale, "sites": self.sites})
+        closed = {} if self.closed is None else {TRAINING: self.closed}
+        self.record.replace({"order": self.order, "scale": scale, "sites": self.sites, **closed})
+
+    def close(self, names: Sequence[str]) -> None:
+        """These train, and nobody else does, also not who comes late."""
+        self.closed = list(names)
+        self._keep({})
 
     def names(self) -> list[str]:
-        return [n for n in self.call.names if n in self.sites]
+        return [n for n in self.call.names if n in (self.sites if self.closed is None else self.closed)]
+
+
+def taking_part(path: Path) -> list[str]:
+    """Of a run whose members are known, those who train. `path`: the run's folder."""
+    entered = DecisionRecord(path / ENTERED).read()
+    return list(entered.get(TRAINING, entered["sites"]))

@@ -14,6 +14,8 @@ from vitrail.deploy.coordinator.rounds import RemoteRounds, RemoteSites
 from vitrail.deploy.coordinator.run_members import ENTERED, RunMembers
 from vitrail.deploy.protocol.agreement import VERDICT
 from vitrail.deploy.protocol.message import MOST_WORDS, Message
+from vitrail.deploy.transfer.coordinator import conduct_transfer
+from vitrail.deploy.transfer.shared import TRANSFER
 from vitrail.deploy.verdicts.coordinator import conduct_folds
 from vitrail.deploy.verdicts.shared import FoldAgreement
 from vitrail.runs.folder import Folder, is_finished
@@ -47,8 +49,10 @@ def conduct(
     agreed, book = call.agreed, RunMembers(call, folder.path / ENTERED)
     if not book.order:
         book.open(len(call.names) if start is None else start, gone)
-    prints = {n: book.sites[n]["fingerprint"] for n in book.first}
+    decided = conduct_transfer(call, book, folder.path) if agreed.study.transfer else {}
+    prints = {n: book.sites[n]["fingerprint"] for n in book.first if n in book.names()}
     info = describe_run(agreed.study, agreed.seed, "deployed", "cpu", prints)
+    info |= {TRANSFER: decided} if decided else {}
     rounds = RemoteRounds(call, agreed, book, info, folder.path)
     # in simulation these are planned
     info |= {"dropout_rate": 0.0, "away": {}, "refuse": [], "pseudonyms": [*agreed.roster.pseudonyms]}
@@ -86,7 +90,7 @@ def _farewell(call: SiteRequests, rounds: RemoteRounds, run: Run, path: Path) ->
     last, coord = len(rounds.stages) - 1, unflatten(rounds.start().coord, run.shared)
     rounds.settled |= dict.fromkeys(informed, last + 1)
     until = time.monotonic() + call.deadline
-    while left := [n for n in call.active() if n in rounds.book.sites and n not in informed]:
+    while left := [n for n in call.active() if n in rounds.book.names() and n not in informed]:
         rounds.settle(last, rounds.stages[last].rounds, coord, 0)
         here = [n for n in left if rounds.settled.get(n, 0) > last]
         answers = call.all(lambda n: _closing_message(rounds, run, n) if n in here else None, 0)  # noqa: B023

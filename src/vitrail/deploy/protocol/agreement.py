@@ -32,6 +32,7 @@ from vitrail.deploy.screening import shared as screening
 from vitrail.deploy.secure_sum import shared as secure_sum
 from vitrail.deploy.secure_sum.shared import SCALE, SumName
 from vitrail.deploy.share import shared as share
+from vitrail.deploy.transfer import shared as transfer
 from vitrail.deploy.two_server import shared as two
 from vitrail.engine.contract import (
     MASKED,
@@ -186,6 +187,7 @@ class Agreement:
         crossing = self.plan.wire(keep_updates=True, screened=False)
         lines = (
             own
+            + transfer.wire_lines(self)
             + screening.wire_lines(self)
             + [x for x in crossing if x.stage != "scores"]
             + score_plan.score_lines(self)
@@ -264,6 +266,8 @@ class Agreement:
             down = {"mean": self.numbers, "sd": self.numbers} if self.shared_scale else {}
         elif kind == "screen":
             return screening.question_schema(self, words)
+        elif kind == transfer.TRANSFER:
+            return transfer.question_schema(self, words)
         elif kind == "mask":
             if (leg := words.get("leg")) not in secure_sum.WORDS or not (self.masks or secure_sum.single_sums(self)):
                 raise no_such("leg", leg)
@@ -300,7 +304,8 @@ class Agreement:
             *legs,
             dict.fromkeys(("mean", "sd"), self.numbers),
         ]
-        return MOST_WORDS + max(sum(math.prod(s) * t.itemsize for s, t in spec.values()) for spec in sent)
+        sizes = [sum(math.prod(s) * t.itemsize for s, t in spec.values()) for spec in sent]
+        return MOST_WORDS + max(*sizes, transfer.longest(self))
 
     @cached_property
     def longest_answer(self) -> int:
@@ -309,7 +314,8 @@ class Agreement:
         answers += [self.answer("screen", {"leg": leg}).tensors for leg in screening.LEGS if self.parts]
         answers += two.longest(self)
         answers += [self.answer(kind, {"step": 1}).tensors for kind in ("standardise", "prepare")]
-        return 2 * MOST_WORDS + 2 * max(sum(math.prod(s) * t.itemsize for s, t in spec.values()) for spec in answers)
+        sizes = [sum(math.prod(s) * t.itemsize for s, t in spec.values()) for spec in answers]
+        return 2 * MOST_WORDS + 2 * max(*sizes, transfer.longest(self))
 
     def answer(self, kind: str, words: dict[str, Any]) -> MessageSchema:
         """What a site may say to that question."""
@@ -348,6 +354,8 @@ class Agreement:
             return MessageSchema({"fingerprint": str, "versions": dict, **stated}, spec, frozenset({"chance"}))
         elif kind == "screen":
             return screening.answer_schema(self, words)
+        elif kind == transfer.TRANSFER:
+            return transfer.answer_schema(self, words)
         elif kind == "mask":
             return MessageSchema(secure_sum.TOLD[words["leg"]], {})
         elif kind in (two.SECOND, two.DEAL):

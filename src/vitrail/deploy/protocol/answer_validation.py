@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from vitrail.deploy.protocol.agreement import VERDICT, Agreement
@@ -58,6 +59,8 @@ def implausible_answer(agreed: Agreement, asked: Message, answer: Message) -> st
     elif asked.kind == "standardise" and "sum" not in asked.words:
         out += _between("rows", tensors["rows"], 0, MOST_ROWS)
         out += _between("total", tensors["total"], 0 if asked.words["step"] == 2 else -FAR, FAR)
+    elif asked.kind == "transfer":
+        out += [what for name, v in tensors.items() if v.dtype == torch.float64 for what in _between(name, v, 0.0, FAR)]
     elif asked.kind == "finish" and answer.words.get(VERDICT):
         out += [what] if (what := cannot_be(agreed.study, answer.words[VERDICT])) else []
     return "; ".join(out) or None

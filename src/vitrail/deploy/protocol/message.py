@@ -95,6 +95,7 @@ QUESTIONS: dict[str, dict[str, Any]] = {
     "standardise": {**RUN, "step": int},
     "prepare": RUN,
     "screen": {**RUN, "leg": str},
+    "transfer": {**RUN, "leg": str},
     "mask": {**RUN, "leg": str},
     "round": {**RUN, **WHERE, "score": list},
     "settle": {**RUN, **WHERE, "score": list},

@@ -12,6 +12,7 @@ site, its digests differ by right, and are left out.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping
@@ -90,6 +91,14 @@ def digest_lines(agreed: Agreement) -> list[WireEntry]:
         for stage, way, words, spec in both
         for name, (shape, _) in spec.items()
     ]
+
+
+def model_digest(word: Mapping[str, Tensor]) -> str:
+    """Of a model, as it came."""
+    mark = hashlib.sha256()
+    for name in sorted(word):
+        mark.update(name.encode() + b"\0" + word[name].detach().cpu().contiguous().numpy().tobytes())
+    return mark.hexdigest()[:32]
 
 
 def signed_text(agreed: Agreement, run: str, site: str, digests: Tensor) -> bytes:

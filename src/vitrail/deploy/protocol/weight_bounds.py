@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from vitrail.core.errors import Problem
-from vitrail.core.tensors import flatten
+from vitrail.core.tensors import Params, flatten
 from vitrail.core.text import several
 from vitrail.deploy.protocol.agreement import LAST, Agreement
 
@@ -55,8 +55,9 @@ class ParameterCopies(NamedTuple):
 class WeightBounds:
     """Those of one study."""
 
-    def __init__(self, agreed: Agreement) -> None:
-        self.agreed, self.start = agreed, agreed.task.start
+    def __init__(self, agreed: Agreement, start: Params | None = None) -> None:
+        """`start`: of models that sites train alone, where that is not the run's."""
+        self.agreed, self.start = agreed, agreed.task.start if start is None else start
         self.reported = {name.split("/")[-1] for t in agreed.stages for u in t.turns for name, _ in flatten(u.up)}
 
     def problems(
@@ -77,6 +78,13 @@ class WeightBounds:
                 out.append(Problem(part.name, what, HINT))
             out += self._moved(part, memory, clock, part.name not in no_model, share)
         return out
+
+    def travelling_problems(self, model: Mapping[str, Tensor], share: float = 1.0) -> list[Problem]:
+        """What is wrong with a model that a site trained alone, all rounds of the run from the start."""
+        last, out = self.agreed.study.training.rounds - 1, list[Problem]()
+        for part in self.parts(model):
+            out += self._moved(part, {}, last, True, share)
+        return [p._replace(hint="It was not used.") for p in out]
 
     def _no_models(self, s: int, place: int) -> set[str]:
         """Tensors of that word that have a parameter's shape and are no model: they start at zero, or are steps."""

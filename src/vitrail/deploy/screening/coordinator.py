@@ -7,7 +7,6 @@ questions: sites answer no others.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import numpy as np
 import torch
 
 from vitrail.core.errors import VitrailError
-from vitrail.deploy.coordinator.requests import PATIENCE, SiteRequests
+from vitrail.deploy.coordinator.requests import SiteRequests
 from vitrail.deploy.protocol.message import Message, unpack
 from vitrail.deploy.secure_sum.coordinator import SumCoordinator
 from vitrail.deploy.secure_sum.shared import SCREENING, SumName, transcript_of
@@ -51,28 +50,14 @@ class RemoteScreening:
 
     def _ask(self, leg: str, question: Said) -> dict[str, Message]:
         """What those say who are still in; who says nothing in time, or refuses, is left out."""
-        answers = self._collect(Message("screen", {"leg": leg}, _tensors(question)))
+        asked = Message("screen", {"leg": leg}, _tensors(question))
+        answers = self.call.once(self._file(leg), lambda n: asked if n in self.names else None)
         for name in list(self.names):
             if name not in answers:
                 self._leave_out(name, AWAY)
             elif answers[name].kind == "refused":
                 self._leave_out(name, REFUSED)
         return {n: answers[n] for n in self.names}
-
-    def _collect(self, question: Message) -> dict[str, Message]:
-        def ask() -> bytes:
-            patience = PATIENCE * self.call.deadline
-            answers = self.call.all(lambda n: question if n in self.names else None, len(self.names), patience)
-            packed = {n: answers[n].pack() for n in self.names if n in answers}
-            sizes = json.dumps([[n, len(data)] for n, data in packed.items()])
-            return b"\n".join((sizes.encode(), b"".join(packed.values())))
-
-        file = write_once(self._file(question.words["leg"]), ask, private=False)
-        header, _, data = file.partition(b"\n")
-        out = dict[str, Message]()
-        for name, size in json.loads(header):
-            out[name], data = unpack(data[:size]), data[size:]
-        return out
 
     def _valid(self, leg: str, answers: Mapping[str, Message]) -> dict[str, Said]:
         """As numbers. A site that says what cannot be is named and left out."""

@@ -21,8 +21,17 @@ from vitrail.deploy.identity.participants import several_names
 from vitrail.deploy.identity.site_identity import SiteIdentity
 from vitrail.deploy.protocol.agreement import Agreement
 from vitrail.deploy.protocol.message import Message, no_such
-from vitrail.deploy.protocol.model_digests import DIGESTS, LISTS, SIGNED, ScoringPoint, list_spec, points, signed_text
-from vitrail.deploy.site.scores import CLOSED, NOTHING_SCORED, model_digest, scored_record
+from vitrail.deploy.protocol.model_digests import (
+    DIGESTS,
+    LISTS,
+    SIGNED,
+    ScoringPoint,
+    list_spec,
+    model_digest,
+    points,
+    signed_text,
+)
+from vitrail.deploy.site.scores import CLOSED, NOTHING_SCORED, scored_record
 
 ENDS = "ends"  # in scored.json: digests of the words that ended stages
 Digests = Mapping[ScoringPoint, str]  # of the models that a site scored, as text

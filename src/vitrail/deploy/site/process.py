@@ -275,7 +275,7 @@ class SiteProcess:
             except VitrailError as error:
                 self.say(str(error))
                 raise OSError("nothing leaves") from None
-            if answer.kind == "finish":
+            if answer.kind == "finish" or answer.words.get("stays") is False:
                 self.finished.set()
             return data
 

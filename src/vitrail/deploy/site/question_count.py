@@ -7,15 +7,15 @@ from vitrail.deploy.protocol.message import WHERE, Message
 from vitrail.deploy.share.shared import SHARE
 from vitrail.storage.journal import QuestionLog
 
+UNCOUNTED = ("hello", "finish", "screen", "mask", "deal", "transfer")  # say nothing of rows, or have own memories
+
 
 def count_question(log: QuestionLog, agreed: Agreement, asked: Message, within: str) -> None:
     """Asked the same again, a site answers the same. Asked otherwise and otherwise, its rows would tell more than was
     agreed; what it remembers of questions outlives its process. `within`: of a fold, which."""
     words, where = asked.words, asked.kind
-    if where in ("hello", "finish") or (where == "settle" and not words["score"]):
-        return  # nothing about rows is said
-    if where in ("screen", "mask", "deal"):
-        return  # they have memories of their own, which let nothing be asked otherwise, or say nothing of rows
+    if where in UNCOUNTED or (where == "settle" and not words["score"]):
+        return
     where = within + where + "".join(f" {words[k]}" for k in (*WHERE, "step") if k in words)
     protect = agreed.study.protect
     # the same noise under two answers would be told by their difference

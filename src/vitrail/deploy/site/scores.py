@@ -11,7 +11,6 @@ HOME/RUN/scores.json    the exact scores of this site's own model in the end, wh
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -27,6 +26,7 @@ from vitrail.core.random import key
 from vitrail.core.text import several
 from vitrail.data.persons import how_many
 from vitrail.deploy.protocol.agreement import Agreement
+from vitrail.deploy.protocol.model_digests import model_digest
 from vitrail.deploy.protocol.score_plan import POINTS, clock, summed_scores
 from vitrail.metrics.calibration import BEDSIDE, EDGES, KINDS
 from vitrail.metrics.scores import decide, metric_name
@@ -303,11 +303,3 @@ def own_words(study: Study, home: Path) -> str:
         f"On your own {rows} the model's {metric_name(metric)} is {value:.3f} (baseline, the same answer for "
         f"all: {content['baseline'][metric]:.3f}). The exact scores stay here: {place.resolve()}"
     )
-
-
-def model_digest(word: Mapping[str, Tensor]) -> str:
-    """Of a model, as it came."""
-    mark = hashlib.sha256()
-    for name in sorted(word):
-        mark.update(name.encode() + b"\0" + word[name].detach().cpu().contiguous().numpy().tobytes())
-    return mark.hexdigest()[:32]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,7 @@ from vitrail.deploy.site.question_count import count_question
 from vitrail.deploy.site.safeguards import ModelInspector
 from vitrail.deploy.site.scores import SiteScores
 from vitrail.deploy.site.unscaled_columns import looks_at_reports
+from vitrail.deploy.transfer.site import TransferSite
 from vitrail.deploy.two_server.shared import READ
 from vitrail.deploy.two_server.site import TwoServerSite
 from vitrail.deploy.verdicts.shared import FOLD
@@ -68,6 +70,7 @@ POOLED = "pooled.json"  # and about all sites together: for vitrail check --pool
 ROWS = "rows.txt"  # the fingerprint of the rows that a run saw
 ASKED = "asked.jsonl"  # the questions about rows that were ever answered in a run
 KEPT = 4  # rounds whose outcome a site keeps
+PREPARED = ("transfer", "round", "deal", "settle", "finish")  # questions that come after its rows were prepared
 
 
 class Site:
@@ -90,14 +93,13 @@ class Site:
     ) -> None:
         """`publishes`: whether it shows what it may refuse to show; `proof`: of who it is, to the other sites;
         `another`: somebody here says that one more run may begin, though the last has not ended; `power`: of this
-        machine, where somebody here states it; `shows`: whether the others are told if joining is worth it here;
-        `ledger`: where it is counted what these rows have spent of their privacy; `limits`: of its share in a round,
-        beside those of the study."""
-        self.ledger, self.limits = ledger, limits
+        machine, where it is stated; `shows`: whether the others are told if joining is worth it here; `ledger`: what
+        these rows have spent of their privacy; `limits`: of its share in a round, beside those of the study."""
         self.name, self.frame, self.agreed, self.base, self.publishes = name, frame, agreement, base, publishes
-        self.proof, self.power, self.shows, self.since = proof, power, shows, cpu_seconds()
-        self.rows = clean(frame, agreement.study)
-        self.runs = RunLog(base, another)
+        self.proof, self.power, self.shows, self.ledger, self.limits = proof, power, shows, ledger, limits
+        self.since = cpu_seconds()
+        self.decides: Callable[[Sequence[str]], bool] = lambda group: True  # whether it trains with these, itself one
+        self.rows, self.runs = clean(frame, agreement.study), RunLog(base, another)
         self.home, self.within = base, ""  # of the run at hand; of a fold, which
         self.notices: list[str] = []  # for people here, of what was refused or looks odd; whoever shows them, clears it
         if lost := len(frame) - len(self.rows):
@@ -113,8 +115,9 @@ class Site:
             raise MessageRefused("message", f"kind {kind!r} is unknown.", "Dropped.")
         check_form(question, self.agreed.question(kind, words), "to site")
         self.enter(words["run"])
-        if self.data is None and (kind in ("round", "deal", "settle", "finish") or words.get("purpose") == ROUND):
+        if self.data is None and (kind in PREPARED or words.get("purpose") == ROUND):
             raise MessageRefused("message", "the run has not been prepared at this site.")
+        TransferSite(self).check_stayed(kind)
         count_question(self.questions, self.agreed, question, self.within)
         answer: Message = getattr(self, f"on_{kind}")(question)
         if answer.kind != "refused":
@@ -124,8 +127,7 @@ class Site:
     def on_hello(self, asked: Message) -> Message:
         if asked.words["format"] != FORMAT:
             what = f"the coordinator's messages have format {asked.words['format']}, this site's {FORMAT}."
-            hint = "Use the same version of Vitrail on both machines."
-            raise AgreementMismatch("format", what, hint)
+            raise AgreementMismatch("format", what, "Use the same version of Vitrail on both machines.")
         if asked.words["agreement"] != self.agreed.hash:
             what = f"this site accepted {self.agreed.hash}, but the coordinator's is {asked.words['agreement']}."
             hint = "Ask whether the study or the participants changed, and join again with the new approval."
@@ -163,6 +165,9 @@ class Site:
         if asked.words["leg"] != "total":
             return answers.answer(asked)
         return self._sums.add_once(asked, SCREENING, answers.transcript(), answers.summed)
+
+    def on_transfer(self, asked: Message) -> Message:
+        return TransferSite(self).answer(asked)
 
     def on_round(self, asked: Message) -> Message:
         s, r, place = (asked.words[k] for k in WHERE)
@@ -273,10 +278,9 @@ class Site:
         self._digests.compare(asked)
         for old in self._versions()[:-1]:
             self._place(*old).unlink(missing_ok=True)
-        words: dict[str, Any] = {}
-        if self.agreed.study.verdict:
-            verdict = self.folds.judge()
-            words = {VERDICT: verdict if self.shows else {}}
+        judges = self.agreed.study.verdict is not None
+        verdict = self.folds.judge() if judges else {}
+        words = {VERDICT: verdict if self.shows else {}} if judges else {}
         self.folds.forget()
         RunLog.end(self.home)
         return Message("finish", words)
@@ -327,8 +331,7 @@ class Site:
         held = held_rows([self.data], study, method, "cpu")
         task = private(self.agreed.task, study, method)
         given = task, method, rows, training_of(study), self.agreed.seed
-        # masks come later, and a centre of reports is the coordinator's: what it does itself is to clip, to add noise
-        # and to write its report in fewer bytes
+        # masks come later, a centre is the coordinator's; the site clips, adds noise and writes fewer bytes
         guards = guards_of(study)
         own = Guards(guards.clip, guards.noise, compress=guards.compress)
         how = {"secrets": {self.name: secret}, "guards": own}

@@ -48,7 +48,12 @@ class FoldAgreement:
         """A refit begins as the run did, with the model of the run's own seed."""
         repeat = 0 if self.is_refit(number) or self.verdict is None else number // self.verdict.folds
         if repeat not in self._known:
-            changes: dict[str, Any] = {"verdict": None, "screen": {"ask": False}, "protect": {"scores": "none"}}
+            changes: dict[str, Any] = {
+                "verdict": None,
+                "transfer": None,
+                "screen": {"ask": False},
+                "protect": {"scores": "none"},
+            }
             study = self.agreed.study.with_changes(**changes, training={"refit": False})
             seeds = seeds_of(study.with_changes(seeds=(self.agreed.seed,)), repeat + 1)
             self._known[repeat] = Agreement.of(study, seeds[repeat], self.agreed.roster or self.agreed.sites)

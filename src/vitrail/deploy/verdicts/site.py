@@ -26,6 +26,7 @@ from vitrail.deploy.protocol.run_log import ENDED
 from vitrail.deploy.site.private_randomness import draws_of
 from vitrail.deploy.site.safeguards import ModelInspector
 from vitrail.deploy.site.site import Site
+from vitrail.deploy.transfer.site import TransferSite
 from vitrail.deploy.verdicts.shared import FOLD, KINDS, FoldAgreement, fold_run
 from vitrail.engine.local import Engine
 from vitrail.engine.rounds import Snapshot
@@ -78,6 +79,8 @@ class SiteFolds:
                 what = "the run has ended."
             elif site.data is None:
                 what = "the run has not been prepared at this site."
+            else:
+                TransferSite(site).check_stayed()
         if what:
             raise MessageRefused(FOLD, what)
 

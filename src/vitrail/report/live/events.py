@@ -199,6 +199,10 @@ def words(kind: str, event: dict[str, Any]) -> str:
         "came late": lambda: f"{site} joined late and takes part from now on.",
         "not screened": lambda: f"The data of {site} was not screened{because}",
         "not in the scale": lambda: f"The common scale of columns is without {sites}: no answer came in time.",
+        "model not used": lambda: f"The model that {site} trained alone is not tried at the others{because}",
+        "model not shown": lambda: f"{site} does not let the model go that it trained alone, as it may.",
+        "withdrew": lambda: f"Withdrawn before the first round, or silent: {sites}.",
+        "chosen": lambda: f"These train together{f' for {site}' if site else ''}: {sites}.",
         "sum not opened": lambda: f"{total} could not be opened, so the model stays as it was{because}",
         "sum not used": lambda: f"{total} was not used, so the model stays as it was{because}",
         "round not used": lambda: (

@@ -43,7 +43,8 @@ def render_transfer(transfer: Transfer, scores: pd.DataFrame | None = None) -> s
         figure=_figure(transfer),
         standings=standings[:STANDING],
         more_standings=standings[STANDING:],
-        next_step=_next_step(scores),
+        next_step=_next_step(scores, transfer),
+        groups=_groups(transfer),
         unit="log loss per case"
         if target.kind != "number"
         else f"the square of {target.unit or 'the unit of ' + target.column}",
@@ -55,6 +56,7 @@ def render_transfer(transfer: Transfer, scores: pd.DataFrame | None = None) -> s
         effect="the weights of the linear model"
         if linear
         else "mean slopes over the user’s rows, since weights of a network with hidden layers cannot be compared",
+        has_feedback=not transfer.study.images and not transfer.remote,
         metrics=list(transfer.study.metrics),
         scores=[] if scores is None else _scores(transfer, scores),
         held_few=_held_few(scores),
@@ -72,7 +74,8 @@ def _figure(transfer: Transfer) -> Markup:
         if user == site:
             return GridCell(f"{user}: its own model", "none", "itself")
         if not math.isfinite(value):
-            return GridCell(f"{user}, model of {site}: diverged", "none", "diverged")
+            why = "not reported" if transfer.remote else "diverged"
+            return GridCell(f"{user}, model of {site}: {why}", "none", why)
         return GridCell(f"{user}, model of {site}: {signed(value)}", shade(value / most), signed(value, 2))
 
     cells = [[cell(user, site) for site in transfer.sites] for user in transfer.sites]
@@ -86,7 +89,8 @@ def _standing(transfer: Transfer, user: str) -> Standing:
     """Whom a user should learn from first, and whether anybody's model beats its baseline there."""
     first, close = _first_and_close(transfer, user)
     if not math.isfinite(first.transfer):
-        return Standing(user, "nobody", "loss", "All other models diverged.")
+        why = "No loss of another model was reported here." if transfer.remote else "All other models diverged."
+        return Standing(user, "nobody", "warn" if transfer.remote else "loss", why)
     words = f"Transfer loss {signed(first.transfer)}."
     if close:
         words += f" As good, within the error: {listed(close)}."
@@ -105,7 +109,19 @@ def _first_and_close(transfer: Transfer, user: str) -> tuple[Any, list[str]]:
     return first, [str(site) for site in close.site]
 
 
-def _next_step(scores: pd.DataFrame | None) -> str:
+def _groups(transfer: Transfer) -> list[tuple[str, str, str]]:
+    """Between machines: user, whom it would learn from, and what the user said of training."""
+    if (far := transfer.remote) is None:
+        return []
+    status = dict.fromkeys(far.training, "trains") | dict.fromkeys(far.withdrew, "withdrew, or was silent")
+    return [(u, ", ".join(s) or "nobody", status.get(u, "was not chosen")) for u, s in far.subsets.items()]
+
+
+def _next_step(scores: pd.DataFrame | None, transfer: Transfer) -> str:
+    if transfer.remote and not np.isfinite(transfer.table.transfer).any():
+        return "Sites with few patients report no rounded loss. A study may ask for exact losses, if the sites agree."
+    if transfer.remote:
+        return "Read who trains below. The page of the run has the scores of the model that they trained."
     if scores is None:
         return "Train with the sites that rank first (--train-with top:3), and compare over seeds before you decide."
     return "Compare over several seeds before you decide (vitrail compare): one seed has no interval."
@@ -114,7 +130,8 @@ def _next_step(scores: pd.DataFrame | None) -> str:
 def _finding(transfer: Transfer, user: str) -> Markup:
     first, close = _first_and_close(transfer, user)
     if not math.isfinite(first.transfer):
-        return Markup("{}: no other site’s model can be judged; they diverged.").format(opening(user))
+        why = "no loss of one was reported" if transfer.remote else "they diverged"
+        return Markup("{}: no other site’s model can be judged; {}.").format(opening(user), why)
     text = Markup("For {}, {} ranks first: transfer loss {}").format(
         name(user), name(first.site), signed(first.transfer)
     )
