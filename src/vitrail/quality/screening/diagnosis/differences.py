@@ -21,7 +21,7 @@ from vitrail.quality.screening.site_summaries import (
     VALUE,
 )
 from vitrail.quality.screening.statistics import GATE, GATE_OF_SHARES, SiteTests
-from vitrail.quality.screening.text import correlation, measured, percent, two
+from vitrail.quality.screening.text import correlation, measured, percent, two, written
 from vitrail.stats.tests import median_known
 
 MIDDLE, MEDIAN = 1e-9, 9  # of a cut at the median; and where the median lies in QUANTILES
@@ -45,8 +45,7 @@ class Statistic(NamedTuple):
 
 def differs(weighed: SiteTests, site: int, column: int, tests: Places) -> Diagnosis:
     """What is said where nothing is held to be wrong; `tests`: those by which it differs."""
-    test = clearest(weighed, site, tests)
-    shown, why = statistic(weighed, site, column, test), reason(weighed, site, test)
+    shown, why = plainest(weighed, site, column, tests), reason(weighed, site, clearest(weighed, site, tests))
     because = f"; {REASONS[why]}" if why else ""
     return tell("differs", f"{shown.text}{because}.", **numbers_of(shown), reason=why)
 
@@ -69,6 +68,20 @@ def clearest(weighed: SiteTests, site: int, tests: Places) -> int:
     counts = weighed.marginal[tests] & (over > 1)
     over = np.where(counts, over, 0.0) if counts.any() else over
     return int(tests[len(tests) - 1 - int(over[::-1].argmax())])
+
+
+def plainest(weighed: SiteTests, site: int, column: int, tests: Places) -> Statistic:
+    """What is clearest of those whose two numbers, as they are written, are not the same: equal medians tell nothing."""
+    first, rest = None, tests
+    while len(rest):
+        test = clearest(weighed, site, rest)
+        shown = statistic(weighed, site, column, test)
+        first = first or shown
+        if len({*written(shown._asdict())}) > 1:
+            return shown
+        rest = rest[rest != test]
+    assert first is not None
+    return first
 
 
 def reason(weighed: SiteTests, site: int, test: int) -> str:
