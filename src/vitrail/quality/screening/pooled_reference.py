@@ -41,6 +41,7 @@ def pool(p: SiteSummaries) -> dict[str, Any]:
             summary["quantiles"] = [_plain(x) for x in median_known(p.quantiles[:, i])]
             summary["width"] = _plain(float(median_known(p.widths[:, i])))
             summary["between"] = _plain(unlikeness(p.quantiles[:, i, MEDIAN]))
+            summary["apart"] = _plain(_usually_apart(p.quantiles[:, i, MEDIAN], summary["width"]))
         else:
             which = np.flatnonzero(at.column == c)
             summary["levels"] = [float(x) for x in np.nansum(p.shares[:, which] * p.known[:, [c]], 0)]
@@ -49,6 +50,14 @@ def pool(p: SiteSummaries) -> dict[str, Any]:
     for (column, other), pairs in _usual_ties(p).items():
         out[at.columns[column]].setdefault("ties", {})[at.columns[other]] = pairs
     return out
+
+
+def _usually_apart(medians: Numbers, width: float | None) -> float:
+    """How far a site's median lies from the usual one, in widths: the second farthest, for one site may be wrong."""
+    medians = medians[np.isfinite(medians)]
+    if len(medians) < SHARED or not width:
+        return float("nan")
+    return float(np.sort(np.abs(medians - np.median(medians)))[-2] / width)
 
 
 def _largest_shares(shares: Numbers, binary: bool) -> Numbers:
@@ -117,7 +126,7 @@ def _plain(x: float) -> float | None:
     return float(x) if np.isfinite(x) else None
 
 
-def _number(x: object) -> float:
+def as_number(x: object) -> float:
     return float(x) if isinstance(x, int | float) else float("nan")
 
 
@@ -126,9 +135,10 @@ class PooledNumber:
 
     def __init__(self, name: str, feature: Feature | None, x: Numbers, summary: Mapping[str, Any]) -> None:
         self.name, self.feature = name, feature
-        usual = np.array([_number(v) for v in summary.get("quantiles", [])])
+        usual = np.array([as_number(v) for v in summary.get("quantiles", [])])
         self.usual = usual if len(usual) == len(QUANTILES) else np.full(len(QUANTILES), np.nan)
-        self.wide, self.between = _number(summary.get("width")), _number(summary.get("between"))
+        self.wide, self.between = as_number(summary.get("width")), as_number(summary.get("between"))
+        self.apart = as_number(summary.get("apart"))
         self.wide = self.wide if self.wide > 0 else float("nan")
         self.q = np.quantile(x, QUANTILES) if len(x) >= FLOOR else np.full(len(QUANTILES), np.nan)
         values, count = np.unique(x, return_counts=True)
@@ -194,10 +204,10 @@ def _levels_against(
     site: str, name: str, levels: tuple[str, ...], kind: str, x: Numbers, summary: Mapping[str, Any]
 ) -> list[Finding]:
     shown = [1] if kind == "binary" else list(range(len(levels)))
-    theirs = np.array([_number(v) for v in summary.get("levels", [])])
+    theirs = np.array([as_number(v) for v in summary.get("levels", [])])
     if len(theirs) != len(shown) or not np.isfinite(theirs).all():
         return []
-    total, most = float(summary["known"]), np.array([_number(v) for v in summary.get("most", [])])
+    total, most = float(summary["known"]), np.array([as_number(v) for v in summary.get("most", [])])
     if len(most) == len(levels) and np.isfinite(most).all():
         here = np.array([(x == k).mean() for k in range(len(levels))])
         if diagnosis := settle_levels(levels, here, len(x), most):

@@ -62,7 +62,9 @@ class Cell:
         self.least, self.greatest = held[1], held[2]
         self.grain, self.usual_grain = p.grain[self.site, i], grain
         self.distinct = float(self.grain[0])
-        self.between = unlikeness(p.quantiles[self.others, i, 9])
+        medians = p.quantiles[self.others, i, 9]
+        self.between = unlikeness(medians)
+        self.apart = float(np.nanmax(np.abs(medians - self.usual[9]), initial=0.0) / self.wide)
         self.number = i
 
     def off(self, q: Numbers, usual: Numbers | None = None) -> float:

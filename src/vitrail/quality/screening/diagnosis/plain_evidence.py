@@ -12,6 +12,7 @@ import numpy as np
 
 from vitrail.data.missing_codes import CODES
 from vitrail.quality.screening.diagnosis.cell import Cell, Diagnosis, tell
+from vitrail.quality.screening.diagnosis.differences import MEDIAN, compared
 from vitrail.quality.screening.diagnosis.numbers import is_code
 from vitrail.quality.screening.diagnosis.scales import CLOSE, OFF, NumberView, moved, scale_of
 from vitrail.quality.screening.schema import FLOOR, QUARTILES, Flags, Numbers, Places
@@ -25,6 +26,7 @@ HOME = 0.9  # of them lie inside once they are converted
 MANIFOLD = float(np.log(4.0))  # a factor that patients do not make
 USUALLY = 0.3  # the logarithm by which sites' medians may differ, where it is not known
 BEYOND = 4.0  # times that
+AWAY, FARTHER = 3.0, 3.0  # widths from the others' median, and times as far as any other site
 UNLIKELY = 1e-4  # that chance fills all rows with one value
 HALF = 0.75  # of the rows at most hold one value where quartiles differ
 
@@ -149,15 +151,33 @@ def _settle_scale(view: NumberView) -> Diagnosis | None:
     q = view.q[np.isfinite(view.q)]
     away = float(outside(view, q).mean()) if len(q) else 0.0
     against = away > OUTSIDE and view.known >= FLOOR
-    scale = scale_of(view) if view.share <= 0.5 else None
+    scale = scale_of(view) if not view.share > 0.5 else None
     seen = moved(view, 1.0, 9.0) if scale is not None and scale.before >= OFF else None
     if against:
         return seen if seen and seen.kind != "offset" and _comes_home(view, seen) else _tell_outside(view, q, away)
+    if scale is not None and view.known >= FLOOR and _is_elsewhere(view, q):
+        return seen or _tell_elsewhere(view)
     if scale is None or seen is None or seen.kind == "offset" or not scale.factor > 0:
         return None
     unlike = view.between if np.isfinite(view.between) else USUALLY
     manifold = abs(np.log(scale.factor)) > max(MANIFOLD, BEYOND * unlike) and scale.scaled < min(CLOSE, 0.4 * scale.before)
     return seen if manifold and view.known >= FLOOR else None
+
+
+def _is_elsewhere(view: NumberView, q: Numbers) -> bool:
+    """Whether nine in ten values lie beyond nine in ten of the others', and farther than sites lie from each other."""
+    usual = view.usual[np.isfinite(view.usual)]
+    if not (len(usual) and np.isfinite(view.q[MEDIAN]) and np.isfinite(view.usual[MEDIAN])):
+        return False
+    beyond = q.min() > usual.max() + view.wide or q.max() < usual.min() - view.wide
+    gap = abs(view.q[MEDIAN] - view.usual[MEDIAN]) / view.wide
+    return bool(beyond and np.isfinite(view.apart) and gap > max(AWAY, FARTHER * view.apart))
+
+
+def _tell_elsewhere(view: NumberView) -> Diagnosis:
+    medians = compared("median", "value", view.q[MEDIAN], view.usual[MEDIAN])
+    text = f"Hardly any of its values is one that other sites have: its median is {short(view.q[MEDIAN])} here,"
+    return tell("other", f"{text} {short(view.usual[MEDIAN])} at the other sites: ask how it is measured.", **medians)
 
 
 def _comes_home(view: NumberView, seen: Diagnosis) -> bool:

@@ -23,6 +23,7 @@ OFF = 0.5  # widths from which on a column is looked at
 EXACT = 0.03  # of the logarithm of a factor: nearer than this no two sites are
 SURE = 2.5  # errors of sampling within which a conversion must be
 FAR = float(np.log(2.5))  # a column in another unit of its own kind may differ by so much besides, if its factor is large
+CLEARER = 4.0  # times as near to the factor: the other conversion is not meant
 SMALL, FINE = 5.0, 20  # a factor below is told of a column of any kind only where it has so many values
 NO_PAIR = "no known pair of units has this factor, and no decimal point explains it"
 
@@ -39,6 +40,7 @@ class NumberView(Protocol):
     share: float  # of the rows that hold the value that stands out
     known: float
     between: float  # how much the other sites' medians differ, as a logarithm; NaN where that is not known
+    apart: float  # how far another site's median lies from the usual one at most, in widths
     distinct: float  # different values; NaN where that is not known
 
     def off(self, q: Numbers) -> float:
@@ -100,7 +102,8 @@ def conversions_of(cell: NumberView, scale: Scale) -> list[Conversion]:
     slips = [s for s in within(SLIPS, near) if not any(np.isclose(s.factor, c.factor) for c in found)]
     found += slips + [c for c in within(fitting, near) if not any(np.isclose(s.factor, c.factor) for s in slips)]
     found = found or within(own, min(FAR, abs(log) / 3))
-    return _different(found)
+    best = min((abs(log + np.log(c.factor)) for c in found), default=0.0)
+    return _different([c for c in found if abs(log + np.log(c.factor)) <= max(near, CLEARER * best)])
 
 
 def _different(conversions: list[Conversion]) -> list[Conversion]:
@@ -114,7 +117,7 @@ def _different(conversions: list[Conversion]) -> list[Conversion]:
 
 def moved(cell: NumberView, lam: float, error: float) -> Diagnosis | None:
     """In another unit, or offset: one factor, or one constant, brings the quantiles to the others'."""
-    scale = scale_of(cell) if cell.share <= 0.5 else None
+    scale = scale_of(cell) if not cell.share > 0.5 else None
     if scale is None or scale.before < OFF:
         return None
     medians = compared("median", "value", cell.q[9], cell.usual[9])
@@ -138,19 +141,25 @@ def moved(cell: NumberView, lam: float, error: float) -> Diagnosis | None:
 
 
 def _tell_unit(cell: NumberView, scale: Scale, some: list[Conversion], medians: dict[str, float | str]) -> Diagnosis:
-    if len(some) > 1:
-        words = ", ".join(f"{c.other} instead of {c.unit}" if c.other else c.formula() for c in some[:4])
-        text = f"{_times(scale.factor)}{_medians(cell)}, as if in another unit; which one is not clear ({words})"
-        return tell("unit", f"{text}: ask for the unit.", ratio=scale.factor, **medians)
-    (c,) = some
-    unit = (
-        f"as if in {c.other} instead of {c.unit} ({c.formula()})"
-        if c.other
-        else f"as if the decimal point had slipped ({c.formula()})"
-    )
+    c, own = some[0], known_pairs(cell.name, cell.feature)[0]
+    exact = abs(float(np.log(max(scale.factor * c.factor, 1e-300)))) <= tolerance(cell, 0.0)
+    if len(some) > 1 or not (c in own or exact):  # of a column of no known unit, as near as its own numbers can tell
+        words = "; or ".join(_as_if(c, own) for c in some[:4])
+        text = f"{_times(scale.factor)}{_medians(cell)}, which is about as if {words}: ask for the unit."
+        return tell("unit", text, ratio=scale.factor, **medians)
+    unit = f"as if {_as_if(c, own)}"
     here, there = short(cell.q[9]), short(cell.usual[9])
     text = f"Its median is {here} here and {there} at the other sites, {unit}: ask for the unit."
     return tell("unit", text, factor=c.factor, offset=c.offset, unit=c.other, conversion=c.formula(), **medians)
+
+
+def _as_if(c: Conversion, own: list[Conversion]) -> str:
+    if c in own:
+        return f"in {c.other} instead of {c.unit} ({c.formula()})"
+    if not c.other:
+        return f"the decimal point had slipped ({c.formula()})"
+    way = f"{short(1 / c.factor)} times as large" if c.factor < 1 else f"{short(c.factor)} times as small"
+    return f"{way}, as {c.other} are to {c.unit}"
 
 
 def _times(factor: float) -> str:
