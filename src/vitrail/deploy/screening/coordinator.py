@@ -20,6 +20,7 @@ from vitrail.deploy.protocol.message import Message, unpack
 from vitrail.deploy.secure_sum.coordinator import SumCoordinator
 from vitrail.deploy.secure_sum.shared import SCREENING, SumName, transcript_of
 from vitrail.quality.screening import Said, Screening, ScreeningCoordinator
+from vitrail.quality.screening.known import with_known
 from vitrail.quality.screening.result import without_sites
 from vitrail.runs.screening import REFUSED, with_silent
 from vitrail.storage.journal import write_once
@@ -41,7 +42,9 @@ class RemoteScreening:
         counts = self._valid("counts", self._ask("counts", question))
         question = self.coordinator.hear_counts(counts, self._total(list(counts), question))
         self.coordinator.hear_ties(self._valid("ties", self._ask("ties", question)))
-        screening = with_silent(self.coordinator.judge(), self.why)
+        study = self.agreed.study
+        screening = with_known(self.coordinator.judge(), study.known.values(), study.target.column)
+        screening = with_silent(screening, self.why)
         return screening._replace(evidence=without_sites(screening.evidence))  # single sites' numbers are not kept
 
     def forget(self) -> None:

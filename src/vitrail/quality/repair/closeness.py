@@ -66,7 +66,9 @@ class Closeness(NamedTuple):
             return bool(b <= SOME * a and b <= NEAR)
         tied = np.isfinite(ties) and np.isfinite(then)
         if cause in ("recoded", "swapped"):
-            return bool(b <= SOME * a and not then > ties + TIES) or bool(tied and then < ties - TIES and not b > a + TIES)
+            return bool(b <= SOME * a and not then > ties + TIES) or bool(
+                tied and then < ties - TIES and not b > a + TIES
+            )
         if tied:
             return bool(then < ties - TIES and not b > a + BESIDES)
         return bool(not self.number and b < a - TIES)

@@ -125,7 +125,9 @@ def _try(
         return TriedRepair(change)
     closeness = compare([c.column for c in changes], before, after, table, pooled)
     if closeness is None:
-        return TriedRepair(doubt="no repair is proposed: the file has other errors, so nothing can be compared; see check")
+        return TriedRepair(
+            doubt="no repair is proposed: the file has other errors, so nothing can be compared; see check"
+        )
     if not closeness.closer(repair.cause):
         shown = f" ({closeness.words})" if closeness.words else ""
         doubt = f"no repair is proposed: “{repair.words()}” would not bring the column closer to the other sites{shown}"

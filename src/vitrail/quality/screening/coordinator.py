@@ -104,6 +104,7 @@ class ScreeningCoordinator:
                 "rows": [int(self.said["sketch"][s]["rows"][0]) for s in self.sites],
                 "numbers": [self._most(s) for s in self.sites],
                 "same rows": [self._same_rows(s) for s in self.sites],
+                "digest": [digest_text(self.said["sketch"][s]["digest"]) for s in self.sites],
                 "judged": [s in here and len(here) >= LEAST for s in self.sites],
                 "why not": [
                     why[s] or ("" if len(here) >= LEAST else f"only {len(here)} sites publish, and it takes {LEAST}")
@@ -138,6 +139,11 @@ class ScreeningCoordinator:
         both = ~at.is_number[at.inputs][:, None] & ~at.is_number[at.outcome]
         r = np.where(both, 0.0, np.stack([s["outcome"][..., 0] for s in here]))
         return np.asarray(np.nan_to_num(np.abs(np.nanmean(r, 0))).max(1))
+
+
+def digest_text(digest: Numbers) -> str:
+    """Of all rows, by which a site finds what was said about it; empty of a site that publishes nothing."""
+    return "".join(f"{int(x):012x}" for x in digest) if np.isfinite(digest).all() else ""
 
 
 def choose_cuts(quantiles: Numbers) -> Numbers:

@@ -32,6 +32,7 @@ ALONE, FARTHER = 1.3, 1.5  # without a clear cause, times the bar and times what
 HARDLY = 0.05  # of the rows have a value: the column is not measured there
 COUNTED = ("constant", "unit", "unit in part", "offset", "code", "clipped", "rounded", "swapped")  # counts show it
 OFF = 2.5  # z from which a count speaks against a column
+NAMED = ("swapped", "unit in part", "sign", "unit", "offset")  # causes that explain why a number goes against the study
 FREE = 4.0  # of a squared deviate: what any test shows by chance
 
 
@@ -86,10 +87,16 @@ def find_settled(weighed: SiteTests) -> list[Finding]:
         cell = None if weighed.accused[site, column] else Cell(weighed, int(site), int(column))
         diagnosis = settle_cell(cell) if cell else None
         if cell and diagnosis:
+            if diagnosis.kind in ("other", "unit", "offset"):  # what other columns tell may name the cause
+                named = explain(cell)
+                diagnosis = named if named.kind in NAMED else diagnosis
             strength = max(1.0, float((weighed.z[site] / weighed.bar)[cell.own].max(initial=0.0)))
             out.append(_finding(weighed, int(site), int(column), diagnosis, strength))
     for finding in out:
-        site, column = weighed.published.sites.index(finding.site), weighed.published.layout.columns.index(finding.feature)
+        site, column = (
+            weighed.published.sites.index(finding.site),
+            weighed.published.layout.columns.index(finding.feature),
+        )
         weighed.flag(site, column)
         if column != weighed.outcome:
             weighed.predict_without(site, [*weighed.without.get(site, []), column])

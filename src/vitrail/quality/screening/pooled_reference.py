@@ -195,7 +195,9 @@ def _number_against(site: str, name: str, table: TableSchema, x: Numbers, summar
     if gap < stretched:
         here, there = float(width_of(view.q)), view.wide
         what = "width of the middle half"
-        write = f"The middle half of its values spans {measured(here, unit)} here, {measured(there, unit)} over the sites"
+        write = (
+            f"The middle half of its values spans {measured(here, unit)} here, {measured(there, unit)} over the sites"
+        )
     numbers = compared(what, "value", here, there)
     return [Finding(site, name, "differs", False, strength, f"{write}: ask whether it is measured alike.", numbers)]
 

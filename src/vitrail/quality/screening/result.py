@@ -11,6 +11,7 @@ from vitrail.core.display import HtmlRepr
 
 LABEL = "(label)"  # in place of a feature: the outcome
 MISSING = "share missing"  # a statistic that a finding names
+KNOWN = "known"  # among the numbers of a finding that somebody answered: why, who, when
 
 # kind of cause -> in words. The last three are no faults that a site could repair.
 CAUSES = {
@@ -45,6 +46,11 @@ class Finding(NamedTuple):
     text: str  # in one sentence: what is seen, with its numbers, and what to ask
     numbers: dict[str, Any] = {}  # noqa: RUF012  what a repair needs: factor, offset, code, share, other, levels
 
+    @property
+    def known(self) -> bool:
+        """Somebody answered it, and its numbers are still the same."""
+        return KNOWN in self.numbers
+
 
 class Findings(HtmlRepr, list[Finding]):
     """A list that says in sentences what is in it."""
@@ -66,6 +72,15 @@ class Screening(NamedTuple):
     @property
     def wrong(self) -> list[Finding]:
         return [f for f in self.findings if f.wrong]
+
+    @property
+    def maybe(self) -> list[Finding]:
+        """What differs and may be real, but for what somebody answered."""
+        return [f for f in self.findings if not (f.wrong or f.known)]
+
+    @property
+    def known(self) -> list[Finding]:
+        return [f for f in self.findings if f.known]
 
     def _repr_html_(self) -> str:
         return HtmlRepr._repr_html_(self)  # type: ignore[arg-type]  # a named tuple has no second parent

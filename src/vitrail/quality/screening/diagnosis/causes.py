@@ -80,7 +80,7 @@ def share_wrong(strength: float, classes: int) -> float:
 
 def _unexplained(cell: Cell, ask: str) -> Diagnosis:
     """No usual cause: what differs the most, with its numbers."""
-    shown = plainest(cell.weighed, cell.site, cell.column, cell.own)
+    _, shown = plainest(cell.weighed, cell.site, cell.column, cell.own)
     return tell("other", f"{shown.text}: {ask}.", **numbers_of(shown))
 
 

@@ -16,7 +16,10 @@ from vitrail.stats.tests import median_known
 FLIPPED = -0.25  # of how a column follows the others: 1 as theirs, 0 not at all
 SPIKE = 0.08  # of the rows hold one value that the others do not
 REST = 0.8  # widths that the rows without a code may be off
-FULL, FAR = 0.9, 5.0  # of so many rows that hold a code the rest says nothing; and widths that it then lies from all others'
+FULL, FAR = (
+    0.9,
+    5.0,
+)  # of so many rows that hold a code the rest says nothing; and widths that it then lies from all others'
 
 
 def explain_number(cell: Cell) -> Diagnosis:
@@ -57,7 +60,7 @@ def explain_number(cell: Cell) -> Diagnosis:
         return seen
     if lam < 0.5 and error < 0.3 and related > 2.5:
         return tell_shuffled(lam)
-    shown = plainest(cell.weighed, cell.site, cell.column, cell.own)
+    _, shown = plainest(cell.weighed, cell.site, cell.column, cell.own)
     return tell("other", f"{shown.text}: ask how and on whom it is measured.", **numbers_of(shown))
 
 
@@ -111,8 +114,8 @@ def rest_off(cell: NumberView, value: float, share: float) -> float:
 
 
 def is_code(cell: NumberView, value: float, share: float) -> bool:
-    """Whether a heap of one value may stand for what was not measured: only where the other rows are as elsewhere. Where
-    hardly any others are left, it must be a number that people write for that, far from all that others measured."""
+    """Whether a heap of one value may stand for what was not measured: only where the other rows are as elsewhere.
+    Where hardly any are left, it must be a number that people write for that, far from all that others measured."""
     rest = rest_off(cell, value, share)
     if np.isfinite(rest) and share < FULL:
         return rest < REST

@@ -140,7 +140,7 @@ def _stands_apart(view: NumberView, value: float) -> bool:
 
 
 def _against_the_study(view: NumberView, value: float, share: float) -> bool:
-    """A heap outside the agreed range, and the other rows inside: 999 where a range ends at 80 is no patient's value."""
+    """A heap outside the agreed range, and the other rows inside: 999 where a range ends at 80 is no patient's."""
     rest = view.q[np.isfinite(view.q) & (view.q != value)]
     if not outside(view, np.array([value])).any() or not (value in CODES or share > 2 * HEAP):
         return False
@@ -160,7 +160,9 @@ def _settle_scale(view: NumberView) -> Diagnosis | None:
     if scale is None or seen is None or seen.kind == "offset" or not scale.factor > 0:
         return None
     unlike = view.between if np.isfinite(view.between) else USUALLY
-    manifold = abs(np.log(scale.factor)) > max(MANIFOLD, BEYOND * unlike) and scale.scaled < min(CLOSE, 0.4 * scale.before)
+    manifold = abs(np.log(scale.factor)) > max(MANIFOLD, BEYOND * unlike) and scale.scaled < min(
+        CLOSE, 0.4 * scale.before
+    )
     return seen if manifold and view.known >= FLOOR else None
 
 
@@ -190,5 +192,7 @@ def _comes_home(view: NumberView, seen: Diagnosis) -> bool:
 
 
 def _tell_outside(view: NumberView, q: Numbers, away: float) -> Diagnosis:
-    text = f"About {percent(away)} of its values lie outside {_range(view)}; nine in ten lie between {short(q.min())} and"
+    text = (
+        f"About {percent(away)} of its values lie outside {_range(view)}; nine in ten lie between {short(q.min())} and"
+    )
     return tell("other", f"{text} {short(q.max())}: ask how it is measured, or whether the range is right.", share=away)

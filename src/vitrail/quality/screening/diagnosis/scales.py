@@ -22,7 +22,9 @@ CLOSE = 0.35  # widths that quantiles may be off, on average, for two distributi
 OFF = 0.5  # widths from which on a column is looked at
 EXACT = 0.03  # of the logarithm of a factor: nearer than this no two sites are
 SURE = 2.5  # errors of sampling within which a conversion must be
-FAR = float(np.log(2.5))  # a column in another unit of its own kind may differ by so much besides, if its factor is large
+FAR = float(
+    np.log(2.5)
+)  # a column in another unit of its own kind may differ by so much besides, if its factor is large
 CLEARER = 4.0  # times as near to the factor: the other conversion is not meant
 SMALL, FINE = 5.0, 20  # a factor below is told of a column of any kind only where it has so many values
 NO_PAIR = "no known pair of units has this factor, and no decimal point explains it"
