@@ -116,6 +116,8 @@ def join(
     from vitrail.deploy.site.process import SiteProcess, agree
     from vitrail.deploy.site.scores import own_words
     from vitrail.deploy.site.site import Site
+    from vitrail.quality.screening.known import read_answers
+    from vitrail.quality.screening.text import sentence
     from vitrail.report.pages.site import write_look
     from vitrail.report.sections.scores.own_verdict import verdict_words, write_own_verdict
 
@@ -154,7 +156,12 @@ def join(
         shown = "The other sites were informed." if show_verdict else "This stays here."
         print(f"Is joining worth it here? {verdict_words(mine.verdict)} {shown} {page.resolve()}")
     if mine.sights:
-        page = write_look(mine.look(frame), site.home / "look.html", mine.joining)
+        answered = [file] if (file := kit / "known.toml").is_file() else []
+        seen = mine.look(frame, known=read_answers(answered))
+        page = write_look(seen, site.home / "look.html", mine.joining)
+        for finding in mine.behind.findings if mine.behind else ():
+            if finding.wrong:
+                print(f"Likely wrong in your data: {sentence(finding)}")
         what = "What was found about this site, with its own rows beside it"
         what = "What its model says of its own pictures" if own.study.images else what
         print(f"{what}: {page.resolve()}")

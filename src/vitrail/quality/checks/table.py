@@ -113,6 +113,7 @@ def to_text(findings: Sequence[CheckFinding], name: str, rows: int, word: str = 
 def to_json(findings: Sequence[CheckFinding], name: str, rows: int) -> str:
     """The findings for a program: {"file", "rows", "errors", "warnings", "findings": [...]}."""
     errors = sum(f.severity == "error" for f in findings)
+    warnings = sum(f.severity == "warning" for f in findings)
     entries = [f._asdict() for f in findings]
-    summary = {"file": name, "rows": rows, "errors": errors, "warnings": len(entries) - errors, "findings": entries}
+    summary = {"file": name, "rows": rows, "errors": errors, "warnings": warnings, "findings": entries}
     return json.dumps(summary, indent=2)

@@ -78,6 +78,12 @@ def _say(x: float) -> str:
     return short(round(float(x), 2), 3)
 
 
+def is_published(columns: Iterable[str], table: TableSchema, pooled: Mapping[str, Any]) -> bool:
+    """Whether the other sites published anything of these columns."""
+    names = [LABEL if name == table.plain.target.column else name for name in columns]
+    return any(isinstance(pooled.get(name), Mapping) for name in names)
+
+
 def compare(
     columns: Iterable[str], frame: pd.DataFrame, repaired: pd.DataFrame, table: TableSchema, pooled: Mapping[str, Any]
 ) -> Closeness | None:

@@ -18,24 +18,14 @@ from vitrail.data.readers.tables import pick_rows, take_columns
 from vitrail.data.schema import Feature, TableSchema, Target
 from vitrail.data.units import SLIPS, known_pairs, spot_unit
 from vitrail.quality.causes import Cause
-from vitrail.quality.repair.closeness import Closeness, compare
+from vitrail.quality.repair.closeness import Closeness, compare, is_published
 from vitrail.quality.repair.plan import ColumnChange, UnclearError, plan
 from vitrail.quality.repair.remedies import ASKS, Repair, repair_of
 from vitrail.quality.screening.result import CAUSES, LABEL, Finding
 
-# what a file shows (quality/causes) -> the screening's causes that say the same
-SAME = {
-    "swapped_label": ("label flip",),
-    "swapped_columns": ("swapped",),
-    "disguised_missing": ("code",),
-    "filled_in": ("code",),
-    "unit_mixup": ("unit", "unit in part"),
-    "recoded": ("recoded", "sign"),
-    "clipped": ("clipped",),
-    "constant_column": ("constant",),
-    "much_missing": ("not here",),
-}
-BESIDES = ("disguised_missing", "missing_by_class", "much_missing", "clipped")  # true of a column whatever else is
+# causes that say nearly the same of a column
+ALIKE = ({"unit", "unit in part"}, {"recoded", "sign"}, {"mostly missing", "not here"})
+BESIDES = ("code", "missing by class", "mostly missing", "clipped")  # true of a column whatever else is
 CLEARLY = 0.25  # widths by which one conversion must come closer than another
 SAME_FACTOR = 0.02
 UNCLEAR = "Which factor these rows need is not clear from the file: two come as close."
@@ -53,7 +43,7 @@ def join_causes(
     if finding.kind in OPEN:
         return tuple(shown)
     own, _ = own_cause(finding, frame, table, pooled)
-    alike = [c for c in shown if finding.kind in SAME.get(c.kind, ())]
+    alike = [c for c in shown if c.kind == finding.kind or any({c.kind, finding.kind} <= of for of in ALIKE)]
     for cause in alike[:1]:
         if own.command:
             own = own._replace(numbers=f"{own.numbers}; {cause.numbers}")
@@ -121,7 +111,7 @@ def _try(
     if any(c.worse for c in changes):
         doubt = f"this file does not show it: after the repair the column would fit worse ({change.numbers})"
         return TriedRepair(doubt=doubt)
-    if not pooled:
+    if not pooled or not is_published([c.column for c in changes], table, pooled):
         return TriedRepair(change)
     closeness = compare([c.column for c in changes], before, after, table, pooled)
     if closeness is None:

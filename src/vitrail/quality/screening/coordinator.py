@@ -11,6 +11,7 @@ from vitrail.core.errors import Problem, VitrailError
 from vitrail.data.schema import TableSchema
 from vitrail.quality.screening.answer_validation import require, require_total
 from vitrail.quality.screening.decision import judge
+from vitrail.quality.screening.effect import with_effects
 from vitrail.quality.screening.pooled_reference import evidence_of, pool
 from vitrail.quality.screening.result import Screening
 from vitrail.quality.screening.schema import CUTS, RELATED, VALUES, Numbers, Said, ScreeningSchema, shares
@@ -117,6 +118,7 @@ class ScreeningCoordinator:
             return Screening([], cells, sites, self.alpha, {})
         published = SiteSummaries(self.layout, here, self.said, self.asked)
         findings, cells = judge(published, self.alpha)
+        findings = with_effects(published, findings)
         return Screening(findings, cells, sites, self.alpha, pool(published), evidence_of(published, findings))
 
     def _same_rows(self, site: str) -> str:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import date
 from pathlib import Path
 
+import numpy as np
 from pydantic import ValidationError
 
 from vitrail.core.errors import Problem, VitrailError, nearest
-from vitrail.quality.screening.result import CAUSES, KNOWN, LABEL, Finding, Screening
+from vitrail.quality.screening.result import KNOWN, LABEL, Finding, Screening
 from vitrail.storage.atomic_files import write_atomically
 from vitrail.storage.untrusted_files import read_text
 from vitrail.study.known_findings import KnownFinding, known_section
@@ -78,7 +79,7 @@ def with_known(screening: Screening, answers: Iterable[KnownFinding], outcome: s
     if not known or not len(screening.cells):
         return screening._replace(findings=findings)
     is_known = [pair in known for pair in zip(screening.cells["site"], screening.cells["feature"], strict=True)]
-    cells = screening.cells.assign(wrong=screening.cells["wrong"].mask(is_known, False))
+    cells = screening.cells.assign(wrong=screening.cells["wrong"].eq(True) & ~np.array(is_known))
     return screening._replace(findings=findings, cells=cells)
 
 
@@ -144,13 +145,3 @@ def add_answer(path: Path, answer: KnownFinding) -> None:
         text = read_text(path).rstrip("\n") + "\n\n"
         taken = set(tomllib.loads(text).get("known", {}))
     write_atomically(path, f"{text}{section_of(answer, taken)}\n")
-
-
-def known_words(finding: Finding) -> str:
-    """Who answered, when and what; empty where nobody did."""
-    said = finding.numbers.get(KNOWN)
-    if not isinstance(said, Mapping):
-        return ""
-    by = ", ".join(str(said.get(k)) for k in ("who", "when") if said.get(k))
-    cause = f"{CAUSES[finding.kind]}; " if finding.kind in CAUSES and finding.kind != "differs" else ""
-    return f"{cause}known{f' ({by})' if by else ''}: {said.get('why', '')}"
