@@ -22,6 +22,7 @@ from vitrail.quality.checks.columns import CHECKS, ParsedTable
 from vitrail.quality.checks.duplicate_sites import find_twins
 from vitrail.quality.checks.images import find_picture_faults, find_shared_pictures
 from vitrail.quality.checks.outcomes import find_outcome_faults
+from vitrail.quality.checks.pasted_rows import find_pasted_rows
 
 
 def find_faults(frame: pd.DataFrame, table: TableSchema) -> list[CheckFinding]:
@@ -49,7 +50,9 @@ def find_faults(frame: pd.DataFrame, table: TableSchema) -> list[CheckFinding]:
     beside = [*find_outcome_faults(seen, own), *find_repeated_persons(original, own)]
     named = {finding.column for finding in beside if finding.kind == REPEATED}  # not "leave it out if you can"
     faults = [f for look in CHECKS for f in look(seen) if f.kind != "extra_column" or f.column not in named]
-    return _errors_first([*faults, *beside])
+    twice = any(f.kind == "duplicate_rows" for f in faults)  # whole rows: said by that
+    pasted = [f for f in find_pasted_rows(seen) if f.column or not twice]
+    return _errors_first([*faults, *pasted, *beside])
 
 
 def check_sites(files: Sequence[Path], table: TableSchema) -> dict[Path, tuple[list[CheckFinding], int]]:

@@ -11,6 +11,7 @@ import numpy as np
 from vitrail.core.text import several
 from vitrail.quality.screening.result import CAUSES, KNOWN, LABEL, Finding, Screening, by_column
 
+STANDINGS = ("likely wrong", "may be real", "known")  # of a finding: the words of every verb and page
 SHOWN = 10  # columns that differ and may be real
 SITES = 3  # of a column, by name
 DIFFERS = "Differs, and may be real; what would move a model's answers the most comes first"
@@ -73,8 +74,8 @@ def sentences(findings: Iterable[Finding]) -> list[str]:
 
 
 def standing(finding: Finding) -> str:
-    """How sure it is that something is wrong, in the words that every verb and page uses."""
-    return "likely wrong" if finding.wrong else "known" if finding.known else "may be real"
+    """How sure it is that something is wrong, of STANDINGS."""
+    return STANDINGS[0 if finding.wrong else 2 if finding.known else 1]
 
 
 def to_text(screening: Screening) -> str:
