@@ -12,7 +12,7 @@ from vitrail.core.display import HtmlRepr
 LABEL = "(label)"  # in place of a feature: the outcome
 MISSING = "share missing"  # a statistic that a finding names
 EFFECT = "effect"  # and of one that may be real: what it would do to a model (effect.py)
-KNOWN = "known"  # among the numbers of a finding that somebody answered: why, who, when
+KNOWN = "answered"  # among the numbers of a finding that somebody answered: why, who, when
 
 # the one list of causes, for every verb and page: kind -> in words. The last are no faults that a site could repair
 CAUSES = {
@@ -81,6 +81,9 @@ class Screening(NamedTuple):
     def maybe(self) -> list[Finding]:
         """What differs and may be real, but for what somebody answered."""
         return [f for f in self.findings if not (f.wrong or f.known)]
+
+    def findings_of(self, site: str) -> list[Finding]:
+        return [f for f in self.findings if f.site == site]
 
     @property
     def known(self) -> list[Finding]:

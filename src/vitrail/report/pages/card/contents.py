@@ -170,8 +170,12 @@ def _missing(card: Card) -> str:
 
 
 def _finding(card: Card, finding: Finding) -> str:
-    column = card.study.target.column if finding.feature == LABEL else finding.feature
-    return f"{column}: {cause_text(finding)}"
+    return finding_line(card.study.target.column, finding)
+
+
+def finding_line(outcome: str, finding: Finding) -> str:
+    """A finding under the name of its column."""
+    return f"{outcome if finding.feature == LABEL else finding.feature}: {cause_text(finding)}"
 
 
 def _performance(card: Card) -> CardSection:
