@@ -77,4 +77,4 @@ def test_a_repair_that_does_not_bring_the_column_closer_is_not_proposed() -> Non
         assert repair is None, kind
         assert "would not bring the column closer" in cause.numbers or "does not show it" in cause.numbers
         believed += own_cause(lie, fault.file, fault.table)[1] is not None
-    assert believed >= 3, "the positive control: without the others' numbers some would be proposed"
+    assert believed >= 2, "the positive control: without the others' numbers some would be proposed"

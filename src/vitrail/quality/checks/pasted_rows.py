@@ -72,13 +72,13 @@ def find_pasted_rows(seen: ParsedTable) -> Iterator[CheckFinding]:
     if not names or len(seen.index) < 2 * SHORTEST or len(names) > WIDEST:
         return
     blocks = {name: block for name in names if (block := find_block(seen.values[name].to_numpy(np.float64)))}
-    places = Counter(block[:2] for block in blocks.values())
-    place, times = places.most_common(1)[0] if places else ((0, 0), 0)
+    # by how far they lie apart: of some columns the row before happens to be the same as well
+    apart, times = Counter(b.copy - b.start for b in blocks.values()).most_common(1)[0] if blocks else (0, 0)
     if times > 1 and times > len(names) / 2:
-        block = min((b for b in blocks.values() if b[:2] == place), key=lambda b: b.rows)
+        block = min((b for b in blocks.values() if b.copy - b.start == apart), key=lambda b: b.rows)
         text = f"{block.rows} rows in a row repeat {block.rows} earlier rows in {times} of {len(names)} columns"
         yield _finding(seen, "", block, text, "Check whether a part of the table was pasted twice; remove the copy.")
-        blocks = {name: b for name, b in blocks.items() if b[:2] != place}
+        blocks = {name: b for name, b in blocks.items() if b.copy - b.start != apart}
     for name, block in blocks.items():
         text = f"{block.rows} values in a row repeat {block.rows} earlier values in the same order"
         hint = "Check whether a part of the column was pasted over these rows; if so, get their own values."

@@ -50,8 +50,8 @@ def find_faults(frame: pd.DataFrame, table: TableSchema) -> list[CheckFinding]:
     beside = [*find_outcome_faults(seen, own), *find_repeated_persons(original, own)]
     named = {finding.column for finding in beside if finding.kind == REPEATED}  # not "leave it out if you can"
     faults = [f for look in CHECKS for f in look(seen) if f.kind != "extra_column" or f.column not in named]
-    twice = any(f.kind == "duplicate_rows" for f in faults)  # whole rows: said by that
-    pasted = [f for f in find_pasted_rows(seen) if f.column or not twice]
+    twice = max((f.count for f in faults if f.kind == "duplicate_rows"), default=0)  # whole rows: said by that
+    pasted = [f for f in find_pasted_rows(seen) if f.column or f.count > twice]
     return _errors_first([*faults, *pasted, *beside])
 
 
