@@ -220,7 +220,7 @@ def map_of(screening: Screening, standings: Mapping[str, str], links: Mapping[in
         column = column_name(f.feature)
         words = f"likely wrong, {CAUSES[f.kind]}" if f.wrong and f.kind in CAUSES else CAUSES.get(f.kind, "differs")
         words = known_words(f) or words
-        cell = MapCell(words, f.wrong, f.strength, links[id(f)], f.kind == "not here")
+        cell = MapCell(words, f.wrong, 1.0 if f.known else f.strength, links[id(f)], f.kind == "not here")
         cells.setdefault((f.site, column), cell)
         grave[column] = max(grave.get(column, (False, 0.0)), (f.wrong, f.strength))
     columns = list(dict.fromkeys([*grave, *map(column_name, screening.cells["feature"])]))

@@ -98,7 +98,8 @@ def reason(weighed: SiteTests, site: int, column: int, test: int) -> tuple[str, 
     if family == PREDICTED:
         return "", 0, 0
     alike = np.flatnonzero((weighed.family == family) & (weighed.first != column) & (weighed.second != column))
-    as_much = alike[(weighed.effect[:, alike] >= weighed.effect[site, test]).any(0)]
+    fair = ~weighed.accused[:, weighed.first[alike]] & ~weighed.silent[:, alike]  # a fault is no measure
+    as_much = alike[((weighed.effect[:, alike] >= weighed.effect[site, test]) & fair).any(0)]
     many, of = (len(np.unique(weighed.first[which])) for which in (as_much, alike))
     return ("usual" if many else "rare" if of else ""), many, of
 
