@@ -25,8 +25,9 @@ Data = Annotated[
         **PLACE,
     ),
 ]
-Known = Annotated[
-    list[Path] | None, typer.Option(help="File with answers to findings, as `vitrail known` writes it; repeatable.")
+Answers = Annotated[
+    list[Path] | None,
+    typer.Option("--known", help="File with answers to findings, as `vitrail known` writes it; repeatable."),
 ]
 Engine = Annotated[str, typer.Option(help="vectorised (all sites at once) or looped (one site after the other).")]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]

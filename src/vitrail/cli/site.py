@@ -116,7 +116,8 @@ def join(
     from vitrail.deploy.site.process import SiteProcess, agree
     from vitrail.deploy.site.scores import own_words
     from vitrail.deploy.site.site import Site
-    from vitrail.quality.screening.known import read_answers
+    from vitrail.quality.checks.table import repeated_rows
+    from vitrail.quality.known_findings import read_answers
     from vitrail.quality.screening.text import sentence
     from vitrail.report.pages.site import write_look
     from vitrail.report.sections.scores.own_verdict import verdict_words, write_own_verdict
@@ -137,6 +138,8 @@ def join(
         print(f"The study is finished. What this party keeps of it is in {home}.")
         return
     agreement, frame, ledger = agree(own, data, accept, publish, show_verdict, most_epsilon, sandbox)
+    for text in repeated_rows(frame, own.study):
+        print(f"Look at your file: {text}")
     drawn = math.nan if watts is None else watts
     site = Site(
         own.site, frame, agreement, own.home, publish, SiteIdentity.of(own), another, drawn, show_verdict, ledger
@@ -157,7 +160,7 @@ def join(
         print(f"Is joining worth it here? {verdict_words(mine.verdict)} {shown} {page.resolve()}")
     if mine.sights:
         answered = [file] if (file := kit / "known.toml").is_file() else []
-        seen = mine.look(frame, known=read_answers(answered))
+        seen = mine.look(frame, answers=read_answers(answered))
         page = write_look(seen, site.home / "look.html", mine.joining)
         for finding in mine.behind.findings if mine.behind else ():
             if finding.wrong:

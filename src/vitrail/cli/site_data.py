@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vitrail.cli import completion
-from vitrail.cli.options import PLACE, Known, StudyFile
+from vitrail.cli.options import PLACE, Answers, StudyFile
 from vitrail.core.errors import Problem, VitrailError, nearest
 from vitrail.data.readers.source import to_place
 
@@ -41,7 +41,7 @@ def check(
     site: Annotated[
         str, typer.Option(help="With --pooled: name under which this site published, for what was found about it.")
     ] = "",
-    known: Known = None,
+    answers: Answers = None,
 ) -> None:
     """Check a site's file or pictures against the study, alone and offline. Exit codes: 0 no findings, 1 findings, 2
     unreadable.
@@ -67,14 +67,15 @@ def check(
         checked = check_sites(files, agreed)
     if pooled:
         from vitrail.data.readers.tables import read_table
-        from vitrail.quality.screening.known import read_answers
+        from vitrail.quality.known_findings import read_answers
         from vitrail.quality.screening.pooled_check import read_pooled, unlike_others
 
-        others, answers = read_pooled(pooled, agreed), [*agreed.known.values(), *read_answers(known or [])]
+        others = read_pooled(pooled, agreed)
+        known_findings = [*agreed.known.values(), *read_answers(answers or [])]
         for file, (faults, rows) in checked.items():
             frame = read_table(file, agreed)
-            checked[file] = [*faults, *unlike_others(frame, agreed, others, site, answers)], rows
-    elif site or known:
+            checked[file] = [*faults, *unlike_others(frame, agreed, others, site, known_findings)], rows
+    elif site or answers:
         flag = "--site" if site else "--known"
         what = "it is about what other sites published."
         raise VitrailError("cannot check", [Problem(flag, what, "Leave it out, or add --pooled screen.json.")])
@@ -104,7 +105,7 @@ def look(
         list[str] | None, typer.Option(help="Column to show in addition to those with findings.")
     ] = None,
     picture: Annotated[list[str] | None, typer.Option(help="Picture of --data to examine in detail.")] = None,
-    known: Known = None,
+    answers: Answers = None,
     out: Annotated[
         Path | None, typer.Option(help="HTML file to write (default: look-SITE.html in this folder).")
     ] = None,
@@ -115,8 +116,8 @@ def look(
     import shlex
 
     from vitrail.data.readers.tables import read_table
+    from vitrail.quality.known_findings import read_answers
     from vitrail.quality.repair.inspection import SiteInspection
-    from vitrail.quality.screening.known import read_answers
     from vitrail.report.pages.site import write_look
     from vitrail.runs import Run
     from vitrail.runs.folder import site_folder
@@ -126,17 +127,17 @@ def look(
     if (run is None) == (kit is None):
         what = "expected a run folder with --site, or --kit if the site took part between machines."
         raise VitrailError("cannot look", [Problem("RUN or --kit", what)])
-    answers = read_answers(known or [])
+    known_findings = read_answers(answers or [])
     if kit is not None:
         from vitrail.deploy.identity import enrolment
         from vitrail.deploy.site import model as site_model
 
         mine = site_model.load_model(enrolment.load_kit(kit))
-        seen = mine.look(read_table(data, mine.model.study), feature or [], picture or [], answers)
+        seen = mine.look(read_table(data, mine.model.study), feature or [], picture or [], known_findings)
     else:
         assert run is not None
         loaded = Run.load(run)
-        seen = look_behind(loaded, site, read_table(data, loaded.study), feature or [], picture or [], answers)
+        seen = look_behind(loaded, site, read_table(data, loaded.study), feature or [], picture or [], known_findings)
     if isinstance(seen, SiteInspection):
         seen = seen._replace(command=shlex.join(["vitrail", "repair", str(kit or run), str(data)]))
         if run is not None:
@@ -165,7 +166,7 @@ def known(
     import getpass
     from datetime import datetime
 
-    from vitrail.quality.screening.known import add_answer, answer_finding
+    from vitrail.quality.known_findings import add_answer, answer_finding
     from vitrail.quality.screening.result import LABEL
     from vitrail.quality.screening.text import sentence
 
@@ -284,10 +285,10 @@ def _from_findings(
     mine = [f for f in screening.wrong if f.site == site and column in ("", f.feature)]
     if not mine:
         rest = [f for f in screening.findings if f.site == site and column in ("", f.feature)]
-        said = (
+        remark = (
             f"; what differs there {standing(rest[0])}" if rest and not rest[0].known else "; what was found is known"
         )
-        what = "nothing is likely wrong there" + (f" with {feature!r}" if feature else "") + said * bool(rest) + "."
+        what = "nothing is likely wrong there" + (f" with {feature!r}" if feature else "") + remark * bool(rest) + "."
         raise VitrailError("cannot repair", [Problem("--from", what, "To look at the data anyway: vitrail look.")])
     frame = read_table(file, agreed)
     repairs, reasons = list[Repair](), list[str]()

@@ -17,8 +17,8 @@ from vitrail.core.errors import Problem, VitrailError
 from vitrail.data.encoding import clean_sites, fingerprint_rows
 from vitrail.data.schema import TableSchema
 from vitrail.engine.contract import WireEntry
+from vitrail.quality.known_findings import with_known
 from vitrail.quality.screening import parts
-from vitrail.quality.screening.known import with_known
 from vitrail.quality.screening.result import Finding, Screening, without_sites
 from vitrail.runs.folder import read_json, unreadable
 from vitrail.storage.atomic_files import write_atomically

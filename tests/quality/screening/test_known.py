@@ -13,8 +13,8 @@ import vitrail as vt
 from tests.support.screened import draw, federation, spoil
 from vitrail.cli import app
 from vitrail.core.errors import VitrailError
+from vitrail.quality.known_findings import add_answer, answer_finding, read_answers, with_known
 from vitrail.quality.screening import screen
-from vitrail.quality.screening.known import add_answer, answer_finding, read_answers, with_known
 from vitrail.quality.screening.result import Screening
 from vitrail.quality.screening.text import to_text
 from vitrail.study.known_findings import KnownFinding

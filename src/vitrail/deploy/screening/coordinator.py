@@ -19,8 +19,8 @@ from vitrail.deploy.coordinator.requests import PATIENCE, SiteRequests
 from vitrail.deploy.protocol.message import Message, unpack
 from vitrail.deploy.secure_sum.coordinator import SumCoordinator
 from vitrail.deploy.secure_sum.shared import SCREENING, SumName, transcript_of
+from vitrail.quality.known_findings import with_known
 from vitrail.quality.screening import Said, Screening, ScreeningCoordinator
-from vitrail.quality.screening.known import with_known
 from vitrail.quality.screening.result import without_sites
 from vitrail.runs.screening import REFUSED, with_silent
 from vitrail.storage.journal import write_once

@@ -71,7 +71,7 @@ class SiteModel:
         frame: pd.DataFrame,
         features: Sequence[str] = (),
         pictures: Sequence[str] = (),
-        known: Sequence[KnownFinding] = (),
+        answers: Sequence[KnownFinding] = (),
     ) -> SiteInspection | Album:
         """What was found about this site, with its own rows behind it; or what its model says of its pictures."""
         if not self.sights:
@@ -85,7 +85,7 @@ class SiteModel:
         if self.model.study.images:
             return look_through(self.site, frame, self.model, self.rows, pictures)
         assert self.behind is not None
-        briefing = with_answers(self.behind, known, self.model.study)
+        briefing = with_answers(self.behind, answers, self.model.study)
         return look_at(self.site, frame, self.model, briefing, features, self.rows)
 
 

@@ -1,6 +1,6 @@
 """Rows, or cells of one column, that stand in the file twice in a row: blocks that were pasted over other rows.
 
-Only the site sees the order of its rows, so it is told here, before anything leaves. A run of values that repeats an
+Only the site sees the order of its rows, so it is weight here, before anything leaves. A run of values that repeats an
 earlier run counts only where chance hardly makes one: by how often each of its values occurs in the column, and by how
 many pairs of places there are.
 """
@@ -36,13 +36,13 @@ class PastedBlock(NamedTuple):
 
 def find_block(values: NDArray[np.float64]) -> PastedBlock | None:
     """The longest run of values that repeats an earlier run, cell by cell and in the same order."""
-    known = np.isfinite(values)
-    codes, counts = np.unique(values[known], return_inverse=True, return_counts=True)[1:]
-    if known.sum() < 2 * SHORTEST or len(counts) < DISTINCT:
+    present = np.isfinite(values)
+    codes, counts = np.unique(values[present], return_inverse=True, return_counts=True)[1:]
+    if present.sum() < 2 * SHORTEST or len(counts) < DISTINCT:
         return None
     code = np.full(len(values), -1)
-    code[known] = codes
-    share = np.append(counts / known.sum(), 1.0)
+    code[present] = codes
+    share = np.append(counts / present.sum(), 1.0)
     surprise = -np.log(share[code])  # of one equal pair of cells
     pairs = 2 * np.log(len(values))
     windows = np.lib.stride_tricks.sliding_window_view(code, SHORTEST)
@@ -59,9 +59,9 @@ def find_block(values: NDArray[np.float64]) -> PastedBlock | None:
         while copy + rows < len(code) and start + rows < copy and code[start + rows] == code[copy + rows]:
             rows += 1
         block = code[start : start + rows]
-        told = surprise[start : start + rows][block >= 0].sum()
+        weight = surprise[start : start + rows][block >= 0].sum()
         varied = len(np.unique(block[block >= 0])) >= VARIED
-        if varied and told - pairs > -np.log(UNLIKELY) and (best is None or rows > best.rows):
+        if varied and weight - pairs > -np.log(UNLIKELY) and (best is None or rows > best.rows):
             best = PastedBlock(start, copy, rows)
     return best
 

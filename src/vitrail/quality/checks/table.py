@@ -55,6 +55,13 @@ def find_faults(frame: pd.DataFrame, table: TableSchema) -> list[CheckFinding]:
     return _errors_first([*faults, *pasted, *beside])
 
 
+def repeated_rows(frame: pd.DataFrame, table: TableSchema) -> list[str]:
+    """What a site is told of its own file before anything leaves: rows that repeat, and blocks that were pasted."""
+    faults = [] if table.images else find_faults(frame, table)
+    repeats = [f for f in faults if f.kind in ("duplicate_rows", "pasted_rows")]
+    return [f"{f.column}: {f.text}. {f.hint}" if f.column else f"{f.text}. {f.hint}" for f in repeats]
+
+
 def check_sites(files: Sequence[Path], table: TableSchema) -> dict[Path, tuple[list[CheckFinding], int]]:
     """Each file's findings and rows; of several sites' pictures also those that more than one of them holds."""
     frames, problems = dict[Path, pd.DataFrame](), list[Problem]()

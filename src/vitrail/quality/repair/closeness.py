@@ -30,14 +30,14 @@ TIES = 0.05  # by which correlations must come closer
 BESIDES = 0.3  # by which the other distance may grow
 
 
-class Distance(NamedTuple):
+class ColumnDistance(NamedTuple):
     counts: float  # NaN where nothing comparable was published
     ties: float
 
 
 class Closeness(NamedTuple):
-    before: Distance
-    after: Distance
+    before: ColumnDistance
+    after: ColumnDistance
     number: bool
 
     @property
@@ -93,14 +93,14 @@ def compare(
     except VitrailError:
         return None
     names = [LABEL if name == table.plain.target.column else name for name in columns]
-    known = [name for name in names if isinstance(pooled.get(name), Mapping)]
-    if not known:
+    shown = [name for name in names if isinstance(pooled.get(name), Mapping)]
+    if not shown:
         return None
-    before, after = (np.array([distance(seat, name, pooled) for name in known]) for seat in seats)
+    before, after = (np.array([distance(seat, name, pooled) for name in shown]) for seat in seats)
     with np.errstate(all="ignore"):
-        one, two = (Distance(*(_mean(d[:, j]) for j in (0, 1))) for d in (before, after))
+        one, two = (ColumnDistance(*(_mean(d[:, j]) for j in (0, 1))) for d in (before, after))
     at = seats[0].layout
-    return Closeness(one, two, at.kinds[at.columns.index(known[0])] == "numeric")
+    return Closeness(one, two, at.kinds[at.columns.index(shown[0])] == "numeric")
 
 
 def _mean(x: Numbers) -> float:
@@ -108,7 +108,7 @@ def _mean(x: Numbers) -> float:
     return float(x.mean()) if len(x) else float("nan")
 
 
-def distance(seat: ScreeningSite, name: str, pooled: Mapping[str, Any]) -> Distance:
+def distance(seat: ScreeningSite, name: str, pooled: Mapping[str, Any]) -> ColumnDistance:
     """How far a column of a site's own rows is from the pooled summaries."""
     at, summary = seat.layout, pooled[name]
     column = at.columns.index(name)
@@ -122,11 +122,11 @@ def distance(seat: ScreeningSite, name: str, pooled: Mapping[str, Any]) -> Dista
             counts = view.off(view.q)
     else:
         theirs = np.array([as_number(v) for v in summary.get("levels", [])])
-        known, total = np.isfinite(values[:, 0]).sum(), as_number(summary.get("known"))
-        fits = len(theirs) == len(own) and known and total > 0
-        gap = np.abs(np.nansum(values, 0) / known - theirs / total).sum() if fits else np.nan
+        rows, total = np.isfinite(values[:, 0]).sum(), as_number(summary.get("known"))
+        fits = len(theirs) == len(own) and rows and total > 0
+        gap = np.abs(np.nansum(values, 0) / rows - theirs / total).sum() if fits else np.nan
         counts = float(gap if at.kinds[column] == "binary" else gap / 2)
-    return Distance(counts, _tie_distance(seat, column, summary.get("ties")))
+    return ColumnDistance(counts, _tie_distance(seat, column, summary.get("ties")))
 
 
 def _tie_distance(seat: ScreeningSite, column: int, ties: object) -> float:

@@ -63,7 +63,7 @@ class ColumnView(NamedTuple):
     trouble: str = ""  # the finding's cause in words; empty where somebody only asked
     wrong: bool = False  # likely wrong; else it differs, and may be real
     brief: bool = False  # it may be real, nothing in the file speaks against that, and nobody asked: told in short
-    known: str = ""  # who answered the finding, and what; empty where nobody did
+    answer: str = ""  # who answered the finding, and what; empty where nobody did
     said: str = ""  # the finding's text
     edges: tuple[float, ...] = ()  # of the bins, when numeric
     levels: tuple[str, ...] = ()
@@ -93,7 +93,7 @@ class ColumnView(NamedTuple):
         """How sure the federation is."""
         if not self.trouble:
             return ""
-        return "likely wrong" if self.wrong else self.known or "differs, and may be real"
+        return "likely wrong" if self.wrong else self.answer or "differs, and may be real"
 
 
 class HeldOutView(NamedTuple):
@@ -172,7 +172,7 @@ def inspect_site(
                 wrong=finding.wrong,
                 said=finding.text,
                 causes=join_causes(finding, causes[name], frame, table, pooled),
-                known=known_words(finding),
+                answer=known_words(finding),
                 ask=ASKS[finding.kind],
             )
             shown = finding.known or finding.wrong or name in also or any(c.command for c in view.causes)

@@ -11,7 +11,7 @@ from vitrail.core.errors import Problem, VitrailError
 from vitrail.data.schema import TableSchema
 from vitrail.quality.screening.answer_validation import require, require_total
 from vitrail.quality.screening.decision import judge
-from vitrail.quality.screening.effect import with_effects
+from vitrail.quality.screening.diagnosis.effect import with_effects
 from vitrail.quality.screening.pooled_reference import evidence_of, pool
 from vitrail.quality.screening.result import Screening
 from vitrail.quality.screening.schema import CUTS, RELATED, VALUES, Numbers, Said, ScreeningSchema, shares

@@ -20,12 +20,12 @@ from vitrail.data.outcomes import as_plain
 from vitrail.data.readers.tables import clean
 from vitrail.data.schema import TableSchema
 from vitrail.quality.checks.duplicate_sites import digest_table
+from vitrail.quality.known_findings import mark_known
 from vitrail.quality.repair.command import TO_TRY
 from vitrail.quality.repair.own_rows import own_cause
 from vitrail.quality.screening import compare_with_pooled
 from vitrail.quality.screening.coordinator import digest_text
 from vitrail.quality.screening.finding_validation import sound_findings
-from vitrail.quality.screening.known import mark_known
 from vitrail.quality.screening.result import LABEL, Finding
 from vitrail.quality.screening.text import cause_text, known_words, standing
 from vitrail.storage.untrusted_files import read_text
@@ -79,15 +79,15 @@ def answers_of(
     table: TableSchema,
     published: PublishedNumbers,
     site: str = "",
-    known: Iterable[KnownFinding] = (),
+    answers: Iterable[KnownFinding] = (),
 ) -> list[Finding]:
-    """What is said of each cell of a site: the likely wrong first, what may be real, and last what is known."""
+    """What is reported of each cell of a site: the likely wrong first, what may be real, and last what is known."""
     recognised = published.recognised(rows, table)
     findings = published.of_site(site or recognised)
     if not recognised or recognised != (site or recognised):  # these rows were not screened
-        told = {f.feature for f in findings}
-        findings += [f for f in compare_with_pooled(rows, table, published.pooled, site) if f.feature not in told]
-    return sorted(mark_known(findings, known, table.plain.target.column), key=lambda f: (f.known, not f.wrong))
+        reported = {f.feature for f in findings}
+        findings += [f for f in compare_with_pooled(rows, table, published.pooled, site) if f.feature not in reported]
+    return sorted(mark_known(findings, answers, table.plain.target.column), key=lambda f: (f.known, not f.wrong))
 
 
 def unlike_others(
@@ -95,7 +95,7 @@ def unlike_others(
     table: TableSchema,
     published: PublishedNumbers,
     site: str = "",
-    known: Iterable[KnownFinding] = (),
+    answers: Iterable[KnownFinding] = (),
 ) -> list[Fault]:
     """The answers in the form of `check`; what is known is no finding."""
     if site and published.digests and site not in published.digests:
@@ -107,7 +107,7 @@ def unlike_others(
         text, hint = "the file does not fit the study, so it was not compared", "Correct the errors first."
         return [Fault(UNLIKE, "warning", "", (), len(frame), text, hint)]
     out = []
-    for finding in answers_of(rows, table, published, site, known):
+    for finding in answers_of(rows, table, published, site, answers):
         column = table.plain.target.column if finding.feature == LABEL else finding.feature
         if finding.known:
             out.append(Fault(UNLIKE, "note", column, (), 0, known_words(finding), finding.text))

@@ -103,10 +103,10 @@ def _about(p: SiteSummaries, column: int) -> dict[str, Any]:
 
 
 def _of_all(p: SiteSummaries, column: int) -> dict[str, Any]:
-    x, known = _values(p, column), np.nan_to_num(p.known[:, column])
+    x, rows_with = _values(p, column), np.nan_to_num(p.known[:, column])
     kind, rows = p.layout.kinds[column], float(p.rows[np.isfinite(p.known[:, column])].sum())
-    levels = (np.nan_to_num(x) * known[:, None]).sum(0) / max(1.0, float(known.sum()))
-    return _summary(kind, median_known(x) if kind == "numeric" else levels, 1 - float(known.sum()) / max(1.0, rows))
+    levels = (np.nan_to_num(x) * rows_with[:, None]).sum(0) / max(1.0, float(rows_with.sum()))
+    return _summary(kind, median_known(x) if kind == "numeric" else levels, 1 - float(rows_with.sum()) / max(1.0, rows))
 
 
 def _values(p: SiteSummaries, column: int) -> Numbers:

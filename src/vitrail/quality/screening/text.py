@@ -33,12 +33,12 @@ def cause_text(finding: Finding) -> str:
 
 def known_words(finding: Finding) -> str:
     """Who answered a finding, when and what; empty where nobody did."""
-    said = finding.numbers.get(KNOWN)
-    if not isinstance(said, Mapping):
+    entry = finding.numbers.get(KNOWN)
+    if not isinstance(entry, Mapping):
         return ""
-    by = ", ".join(str(said.get(k)) for k in ("who", "when") if said.get(k))
+    by = ", ".join(str(entry.get(k)) for k in ("who", "when") if entry.get(k))
     cause = f"{CAUSES[finding.kind]}; " if finding.kind in CAUSES and finding.kind != "differs" else ""
-    return f"{cause}known{f' ({by})' if by else ''}: {said.get('why', '')}"
+    return f"{cause}known{f' ({by})' if by else ''}: {entry.get('why', '')}"
 
 
 def column_sentence(findings: Sequence[Finding]) -> str:
@@ -80,15 +80,15 @@ def standing(finding: Finding) -> str:
 
 def to_text(screening: Screening) -> str:
     """The likely wrong first, then what differs and may be real, then who was not judged."""
-    wrong, known = ([f"  - {sentence(f)}" for f in some] for some in (screening.wrong, screening.known))
+    wrong, answered = ([f"  - {sentence(f)}" for f in some] for some in (screening.wrong, screening.known))
     maybe = [f"  - {column_sentence(column)}" for column in by_column(screening.maybe)]
     twins = [f"  - {text}" for text in twin_sentences(screening)]
     lines = ["Likely wrong", *twins, *wrong] if wrong or twins else [calm(screening)]
     if maybe:
         rest = [f"  and {several(len(maybe) - SHOWN, 'more column')}, of less effect"] * (len(maybe) > SHOWN)
         lines += ["", DIFFERS, *maybe[:SHOWN], *rest]
-    if known:
-        lines += ["", "Known, and unchanged since", *known]
+    if answered:
+        lines += ["", "Known, and unchanged since", *answered]
     silent = screening.sites[~screening.sites["judged"].eq(True)]
     if len(silent):
         who = (f"{s} ({why})" for s, why in zip(silent["site"], silent["why not"], strict=True))

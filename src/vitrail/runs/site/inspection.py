@@ -20,9 +20,9 @@ from vitrail.core.losses import UncertaintyLoss, log_shares
 from vitrail.data.encoding import fingerprint_rows
 from vitrail.data.readers.tables import clean
 from vitrail.data.splitting import hold_out
+from vitrail.quality.known_findings import mark_known
 from vitrail.quality.repair.effective_values import InputLayers
 from vitrail.quality.repair.inspection import HeldOutView, SiteInspection, inspect_site
-from vitrail.quality.screening.known import mark_known
 from vitrail.quality.screening.result import LABEL, Finding
 from vitrail.runs.private_layers import SYMBOLS
 from vitrail.runs.result import Model, Run
@@ -65,7 +65,7 @@ def look_behind(
     frame: pd.DataFrame,
     features: Sequence[str] = (),
     pictures: Sequence[str] = (),
-    known: Sequence[KnownFinding] = (),
+    answers: Sequence[KnownFinding] = (),
 ) -> SiteInspection | Album:
     """The facts about this site's findings and about the columns it names, from its own table; or its pictures."""
     problems = []
@@ -78,13 +78,13 @@ def look_behind(
         raise VitrailError("cannot look", problems)
     if run.study.images:
         return look_through(site, frame, run.model_of(site), run.info["fingerprints"].get(site), pictures)
-    briefing = with_answers(behind(run, site), known, run.study)
+    briefing = with_answers(behind(run, site), answers, run.study)
     return look_at(site, frame, run.model_of(site), briefing, features, run.info["fingerprints"].get(site))
 
 
-def with_answers(briefing: SiteBriefing, known: Sequence[KnownFinding], study: Study) -> SiteBriefing:
+def with_answers(briefing: SiteBriefing, answers: Sequence[KnownFinding], study: Study) -> SiteBriefing:
     """The findings, those marked that the site's own file answers."""
-    return briefing._replace(findings=mark_known(briefing.findings, known, study.target.column))
+    return briefing._replace(findings=mark_known(briefing.findings, answers, study.target.column))
 
 
 def unknown(study: Study, features: Sequence[str], pictures: Sequence[str] = ()) -> list[Problem]:

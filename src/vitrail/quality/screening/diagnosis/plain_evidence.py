@@ -87,10 +87,10 @@ def tell_constant(view: NumberView, value: float) -> Diagnosis:
     return tell("constant", text, value=value, **code)
 
 
-def settle_levels(levels: tuple[str, ...], here: Numbers, known: float, most: Numbers) -> Diagnosis | None:
+def settle_levels(levels: tuple[str, ...], here: Numbers, rows: float, most: Numbers) -> Diagnosis | None:
     """One level in every row. `here`: the share of each level; `most`: its largest share at any other site."""
     full = np.flatnonzero(here >= 1)
-    if not len(full) or known < FLOOR or not is_beyond_chance(float(most[full[0]]), known):
+    if not len(full) or rows < FLOOR or not is_beyond_chance(float(most[full[0]]), rows):
         return None
     level = levels[int(full[0])]
     text = f"Every row has {level}, while it varies at the other sites: ask whether it was recorded at all."

@@ -40,10 +40,14 @@ class NumberView(Protocol):
     wide: float  # between their quartiles
     both: Flags
     share: float  # of the rows that hold the value that stands out
-    known: float
     between: float  # how much the other sites' medians differ, as a logarithm; NaN where that is not known
     apart: float  # how far another site's median lies from the usual one at most, in widths
     distinct: float  # different values; NaN where that is not known
+
+    @property
+    def known(self) -> float:
+        """Rows that have a value."""
+        ...
 
     def off(self, q: Numbers) -> float:
         """How far quantiles are from the others', on average, in widths."""
@@ -100,12 +104,12 @@ def conversions_of(cell: NumberView, scale: Scale) -> list[Conversion]:
     def within(some: tuple[Conversion, ...] | list[Conversion], far: float) -> list[Conversion]:
         return [c for c in some if not c.offset and abs(log + np.log(c.factor)) <= far]
 
-    found = within(own, near)
-    slips = [s for s in within(SLIPS, near) if not any(np.isclose(s.factor, c.factor) for c in found)]
-    found += slips + [c for c in within(fitting, near) if not any(np.isclose(s.factor, c.factor) for s in slips)]
-    found = found or within(own, min(FAR, abs(log) / 3))
-    best = min((abs(log + np.log(c.factor)) for c in found), default=0.0)
-    return _different([c for c in found if abs(log + np.log(c.factor)) <= max(near, CLEARER * best)])
+    fits = within(own, near)
+    slips = [s for s in within(SLIPS, near) if not any(np.isclose(s.factor, c.factor) for c in fits)]
+    fits += slips + [c for c in within(fitting, near) if not any(np.isclose(s.factor, c.factor) for s in slips)]
+    fits = fits or within(own, min(FAR, abs(log) / 3))
+    best = min((abs(log + np.log(c.factor)) for c in fits), default=0.0)
+    return _different([c for c in fits if abs(log + np.log(c.factor)) <= max(near, CLEARER * best)])
 
 
 def _different(conversions: list[Conversion]) -> list[Conversion]:

@@ -142,15 +142,15 @@ def _data(card: Card) -> CardSection:
     folded = []
     if card.findings is not None:
         sorts = {kind: [_finding(card, f) for f in card.findings if standing(f) == kind] for kind in STANDINGS}
-        wrong, maybe, known = (sorts[kind] for kind in STANDINGS)
+        wrong, maybe, answered = (sorts[kind] for kind in STANDINGS)
         verb = "is" if len(wrong) == 1 else "are"
         many = f"{several(len(wrong), 'column')} of this site {verb} likely wrong:"
         none = "no column of this site is likely wrong."
         lines += [f"Compared with the other sites, {many if wrong else none}", *wrong]
         if maybe:
             folded.append(FoldedList(f"{several(len(maybe), 'column')} that differ and may be real", maybe))
-        if known:
-            folded.append(FoldedList(f"{several(len(known), 'finding')} that somebody answered", known))
+        if answered:
+            folded.append(FoldedList(f"{several(len(answered), 'finding')} that somebody answered", answered))
     return CardSection("data", "Data", lines=lines, tables=tables, folded=folded)
 
 

@@ -67,20 +67,20 @@ def mark_known(findings: Sequence[Finding], answers: Iterable[KnownFinding], out
         column = outcome if finding.feature == LABEL else finding.feature
         answer = next((a for a in reversed(answers) if holds(a, finding, column)), None)
         if answer:
-            said = {"why": answer.why, "who": answer.who, "when": answer.when}
-            finding = finding._replace(wrong=False, numbers={**finding.numbers, KNOWN: said})
+            entry = {"why": answer.why, "who": answer.who, "when": answer.when}
+            finding = finding._replace(wrong=False, numbers={**finding.numbers, KNOWN: entry})
         out.append(finding)
     return sorted(out, key=lambda f: KNOWN in f.numbers)  # stable
 
 
 def with_known(screening: Screening, answers: Iterable[KnownFinding], outcome: str) -> Screening:
     findings = mark_known(screening.findings, answers, outcome)
-    known = {(f.site, f.feature) for f in findings if f.known}
-    if not known or not len(screening.cells):
+    cells = {(f.site, f.feature) for f in findings if f.known}
+    if not cells or not len(screening.cells):
         return screening._replace(findings=findings)
-    is_known = [pair in known for pair in zip(screening.cells["site"], screening.cells["feature"], strict=True)]
-    cells = screening.cells.assign(wrong=screening.cells["wrong"].eq(True) & ~np.array(is_known))
-    return screening._replace(findings=findings, cells=cells)
+    is_known = [pair in cells for pair in zip(screening.cells["site"], screening.cells["feature"], strict=True)]
+    table = screening.cells.assign(wrong=screening.cells["wrong"].eq(True) & ~np.array(is_known))
+    return screening._replace(findings=findings, cells=table)
 
 
 def read_answers(paths: Iterable[Path]) -> list[KnownFinding]:
