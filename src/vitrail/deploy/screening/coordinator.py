@@ -45,7 +45,9 @@ class RemoteScreening:
         study = self.agreed.study
         screening = with_known(self.coordinator.judge(), study.known.values(), study.target.column)
         screening = with_silent(screening, self.why)
-        return screening._replace(evidence=without_sites(screening.evidence))  # single sites' numbers are not kept
+        # single sites' numbers are not kept, nor digests, which are another's in every run
+        sites = screening.sites.assign(digest="")
+        return screening._replace(sites=sites, evidence=without_sites(screening.evidence))
 
     def forget(self) -> None:
         """What single sites published: the run is over, and keeps what was found."""

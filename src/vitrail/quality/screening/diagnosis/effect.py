@@ -1,10 +1,11 @@
-"""What a difference would do to a model: by how much a linear model of the other sites would be off at this site.
+"""What a difference would do to a model: by how much the others' answers would be off at this site, column by column.
 
-From what was published alone. The sum of products over all sites gives the model: standardised weights by ridge
-regression. Where a column lies elsewhere at a site, the model's answers move by weight times shift, and its squared
-error by the square of that; where a column goes with the outcome otherwise, the squared error grows by about the square
-of the difference of correlations, less what chance does; where more values are missing, the weight's square is lost for
-these rows. All of it as a share of the outcome's variance, and an estimate: it orders findings, and judges none.
+From what was published alone. A model of one column answers with the column's usual correlation with the outcome (the
+median over sites), in standard deviations. Where the column lies elsewhere at a site, these answers move by correlation
+times shift, and the squared error by the square of that; where the column goes with the outcome otherwise, the squared
+error grows by the square of the difference of correlations, less what chance does; where more values are missing, the
+square of the correlation is lost for these rows. All of it as a share of the outcome's variance. It is an estimate, and
+columns that say the same count twice: it orders findings, and judges none.
 """
 
 from __future__ import annotations
@@ -16,23 +17,19 @@ import numpy as np
 from vitrail.quality.screening.diagnosis.location_scale import median_of_others
 from vitrail.quality.screening.result import EFFECT, Finding
 from vitrail.quality.screening.schema import Numbers
-from vitrail.quality.screening.site import ridge_of, sizes_of
 from vitrail.quality.screening.site_summaries import OUTCOME, SiteSummaries
+from vitrail.stats.tests import median_known
 
 NORMAL = 1.349  # widths of the middle half in a standard deviation
 MOST_SHIFT = 3.0  # standard deviations, as models see extreme values
 
 
 def weights_of(p: SiteSummaries) -> Numbers:
-    """[variable, outcome]: standardised weights; 0 of what the outcome is not predicted from."""
-    at, d = p.layout, len(p.chosen)
-    out = np.zeros((len(at.column), len(at.outcome)))
-    if not d or not np.isfinite(p.products).all():
-        return out
-    size = sizes_of(p.products)
-    r = p.products / size[:, None] / size
-    rows = max(1.0, float(np.diag(p.products).max(initial=1.0)))
-    out[p.chosen] = np.linalg.solve(r[:d, :d] + np.eye(d) * ridge_of(d, rows), r[:d, d:])
+    """[variable, outcome]: how each usually goes with the outcome; 0 where that is not known."""
+    out = np.zeros((len(p.layout.column), len(p.layout.outcome)))
+    which = np.flatnonzero(p.ties.family == OUTCOME)
+    r = np.where(p.ties.rows[:, which] > 0, p.ties.r[:, which], np.nan)
+    out[p.ties.first[which], np.searchsorted(p.layout.outcome, p.ties.second[which])] = np.nan_to_num(median_known(r))
     return out
 
 
