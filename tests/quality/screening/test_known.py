@@ -10,10 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 import vitrail as vt
-from tests.support.screened import draw, federation, spoil
+from tests.support.screened import as_file, draw, federation, spoil
 from vitrail.cli import app
 from vitrail.core.errors import VitrailError
+from vitrail.data.encoding import Encoder
 from vitrail.quality.known_findings import add_answer, answer_finding, read_answers, with_known
+from vitrail.quality.repair.inspection import inspect_site
 from vitrail.quality.screening import screen
 from vitrail.quality.screening.result import Screening
 from vitrail.quality.screening.text import to_text
@@ -75,6 +77,20 @@ def test_answers_are_kept_in_files(answer: KnownFinding, tmp_path: Path) -> None
     assert list(loaded.known.values()) == [answer]
     assert vt.Study.load(study).to_toml() == vt.Study.parse(loaded.model_dump()).to_toml()
     assert 'known."site-2 pulse"' in loaded.to_toml()
+
+
+def test_a_known_finding_needs_no_repair() -> None:
+    """Where a site looks at its rows it is shown with its answer, and without a command."""
+    screening = shifted(40.0)
+    (found,) = screening.wrong
+    table = federation()[1]
+    file = as_file(spoil(federation()[0], SITE, pulse=federation()[0][SITE].pulse + 40.0)[SITE], table)
+    (open_one,) = inspect_site(SITE, file, table, Encoder(table, {}, {}), [found]).views
+    assert open_one.causes[0].command, "the positive control"
+    marked = with_known(screening, [answer_finding([found], SITE, "pulse", "y", "real", "A", date(2026, 11, 19))], "y")
+    view = next(v for v in inspect_site(SITE, file, table, Encoder(table, {}, {}), marked.known).views)
+    assert not view.causes
+    assert "known (A, 2026-11-19): real" in view.answer
 
 
 @pytest.mark.parametrize(

@@ -171,7 +171,8 @@ def inspect_site(
                 trouble=CAUSES[finding.kind],
                 wrong=finding.wrong,
                 said=finding.text,
-                causes=join_causes(finding, causes[name], frame, table, pooled),
+                # what somebody answered needs no repair
+                causes=() if finding.known else join_causes(finding, causes[name], frame, table, pooled),
                 answer=known_words(finding),
                 ask=ASKS[finding.kind],
             )
