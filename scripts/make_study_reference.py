@@ -83,7 +83,9 @@ DATED = WHOLE + '[split]\nby = "date"\ncolumn = "admitted"\ntest_from = "2020-01
 HORIZON = TIMES.replace("cuts = [30, 90, 365]", "horizon = 365")
 NOISY = WHOLE + "[protect]\nclip = 1.0\nrows = {epsilon = 4.0}\nsites = {epsilon = 8.0}\n"
 STATED = WHOLE + "[energy]\nwatts = 8.0\n"
+KNOWN = WHOLE + '[known.north-age]\nsite = "north"\ncolumn = "age"\nwhy = "other examiner, real"\n'
 BASES = (
+    KNOWN,
     WHOLE,
     STATED,
     NUMBER,
@@ -125,6 +127,13 @@ EXAMPLES: dict[str, Any] = {
     "features.NAME.missing": [-9, "unknown"],
     "features.NAME.aliases": ["Alter", "age_years"],
     "features.NAME.description": "age at admission",
+    "known.NAME.site": "north",
+    "known.NAME.column": "age",
+    "known.NAME.why": "other examiner, real",
+    "known.NAME.who": "Dr. Weber",
+    "known.NAME.when": "2026-11-19",
+    "known.NAME.cause": "offset",
+    "known.NAME.numbers": {"here": 61.5, "elsewhere": 54.0},
     "images.size": [64, 64],
     "images.column": "file",
     "images.bits": 16,

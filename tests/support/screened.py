@@ -49,3 +49,42 @@ def federation(
 def spoil(rows: dict[str, pd.DataFrame], site: str, **columns: object) -> dict[str, pd.DataFrame]:
     """The same with columns of one site replaced."""
     return {**rows, site: rows[site].assign(**columns)}
+
+
+def unlike(
+    sites: int = 6, rows: int = 200, seed: int = 0, number: bool = False, ranges: bool = False
+) -> tuple[dict[str, pd.DataFrame], TableSchema]:
+    """Sites with other patients: ages, pressures and follow-up differ between them; and columns whose unit is agreed.
+    `ranges`: of all numbers, as a draft takes them from the data."""
+    raw = {}
+    for k in range(sites):
+        rng = np.random.default_rng(1000 * seed + k)
+        frame = draw(rows, 100 * seed + k, number)
+        frame["age"] = np.round(frame.age + 6 * rng.normal())
+        frame["pressure"] = np.round(frame.pressure * np.exp(0.06 * rng.normal()))
+        frame["pulse"] = np.round((frame.pulse + 5 * rng.normal()) * np.exp(0.1 * rng.normal()), 1)
+        frame["weight"] = np.round(rng.normal(3200 + 120 * rng.normal(), 450, rows))
+        frame["follow"] = np.round(rng.exponential(700 * np.exp(0.3 * rng.normal()), rows)) + 1
+        raw[f"site-{k}"] = frame
+    study = vt.Study.infer(raw, "y")
+    features = {n: f if ranges else f.model_copy(update={"range": None}) for n, f in study.features.items()}
+    for name, more in {
+        "sugar": {"unit": "mg/dL", "description": "glucose"},
+        "weight": {"unit": "g"},
+        "follow": {"unit": "days"},
+        "age": {"range": (0.0, 110.0)},
+    }.items():
+        features[name] = features[name].model_copy(update=more)
+    study = study.model_copy(update={"features": features})
+    return {name: clean(frame, study) for name, frame in raw.items()}, study
+
+
+def as_file(rows: pd.DataFrame, table: TableSchema) -> pd.DataFrame:
+    """Cleaned rows as a site's file has them."""
+    out = rows.copy()
+    for name, feature in table.features.items():
+        if feature.kind != "numeric":
+            out[name] = [feature.levels[int(v)] if v == v else None for v in rows[name]]
+    if table.target.kind == "classes":
+        out[table.target.column] = [table.target.levels[int(v)] for v in rows[table.target.column]]
+    return out

@@ -29,6 +29,7 @@ VERBS = {  # by who uses them, in the order of --help
         site_data.check,
         site_data.look,
         site_data.repair,
+        site_data.known,
         site_model.predict,
         site_model.explain,
         runs.adopt,

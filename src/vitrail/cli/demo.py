@@ -172,7 +172,7 @@ def _first_lines(screening: Screening) -> list[str]:
     """What is likely wrong, or that nothing is; and the strongest of what differs and may be real."""
     from vitrail.quality.screening.text import calm
 
-    maybe = [f for f in screening.findings if not f.wrong]
+    maybe = screening.maybe
     lines = [_line(f) for f in screening.wrong] or [calm(screening)]
     if maybe:
         lines += [f"{len(maybe)} cells differ, and may be real. The strongest:", *(_line(f) for f in maybe[:FIRST])]

@@ -17,6 +17,10 @@ EXAMPLES = {
         "vitrail repair study.toml ours.csv --feature chol --cause unit --factor 38.67",
         "vitrail repair study.toml ours.csv --from runs/first --site north --write fixed.csv",
     ),
+    "known": (
+        'vitrail known study.toml screen.json --site north --feature age --why "other examiner, real" --to study.toml',
+        'vitrail known study.toml runs/first --site north --feature chol --why "new laboratory" --who "Dr. Weber"',
+    ),
     "predict": (
         "vitrail predict runs/first --site north --data new.csv",
         "vitrail predict north.kit new.csv --out answers.csv",

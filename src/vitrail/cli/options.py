@@ -25,6 +25,10 @@ Data = Annotated[
         **PLACE,
     ),
 ]
+Answers = Annotated[
+    list[Path] | None,
+    typer.Option("--known", help="File with answers to findings, as `vitrail known` writes it; repeatable."),
+]
 Engine = Annotated[str, typer.Option(help="vectorised (all sites at once) or looped (one site after the other).")]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 Rounds = Annotated[int | None, typer.Option(help="Number of rounds (default: the study's).")]

@@ -117,7 +117,7 @@ def print_screening(screening: Screening) -> None:
     wrong = [*twin_sentences(screening), *map(sentence, screening.wrong)]
     print("Whose data does not fit?" + " Likely wrong:" * bool(wrong))
     print("\n".join(f"  - {text}" for text in wrong) or f"  {calm(screening)}")
-    if maybe := len(screening.findings) - len(screening.wrong):
+    if maybe := len(screening.maybe):
         print(f"  {maybe}{' more' * bool(screening.wrong)} differ{'s' * (maybe == 1)}, and may be real: on the page.")
     print()
 

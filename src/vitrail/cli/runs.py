@@ -12,6 +12,7 @@ import typer
 from vitrail.cli import completion
 from vitrail.cli.options import (
     PLACE,
+    Answers,
     Data,
     Device,
     Engine,
@@ -181,18 +182,20 @@ def screen(
     study: StudyFile,
     data: Data,
     out: Annotated[Path | None, typer.Option(help="Folder for screen.html and screen.json.")] = None,
+    answers: Answers = None,
 ) -> None:
     """Find out before any training whose data does not fit the others', where, and why. Exit codes: 0 nothing is likely
     wrong, 1 something is likely wrong, 2 the data cannot be read.
     """
     from vitrail.data.readers.tables import read_sites
+    from vitrail.quality.known_findings import read_answers, with_known
     from vitrail.quality.screening.text import to_text, twin_sentences
     from vitrail.report.sections.screening import published, write_screen
     from vitrail.runs.screening import SCREEN, save_screening, screen_sites
     from vitrail.study.model import Study
 
-    agreed = Study.load(study)
-    screening = screen_sites(agreed, read_sites(data, agreed))
+    agreed, known_findings = Study.load(study), read_answers(answers or [])
+    screening = with_known(screen_sites(agreed, read_sites(data, agreed)), known_findings, agreed.target.column)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         page = write_screen(agreed, screening, out / "screen.html")

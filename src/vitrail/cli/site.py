@@ -159,6 +159,9 @@ def join(
     from vitrail.deploy.transfer.site import PLACE as TRANSFER_FOLDER
     from vitrail.deploy.transfer.withdrawal import decision
     from vitrail.engine.resource_usage import StatedPower
+    from vitrail.quality.checks.table import repeated_rows
+    from vitrail.quality.known_findings import read_answers
+    from vitrail.quality.screening.text import sentence
     from vitrail.report.pages.site import write_look
     from vitrail.report.sections.scores.own_verdict import verdict_words, write_own_verdict
 
@@ -184,6 +187,8 @@ def join(
         print(f"The study is finished. What this party keeps of it is in {home}.")
         return
     agreement, frame, ledger = agree(own, data, accept, publish, show_verdict, most_epsilon, sandbox)
+    for text in repeated_rows(frame, own.study):
+        print(f"Look at your file: {text}")
     proof, power = SiteIdentity.of(own), StatedPower(watts, grid)
     given = publish, proof, another, power, show_verdict, ledger, limits
     site = Site(own.site, frame, agreement, own.home, *given)
@@ -206,7 +211,12 @@ def join(
         shown = "The other sites were informed." if show_verdict else "This stays here."
         print(f"Is joining worth it here? {verdict_words(mine.verdict)} {shown} {page.resolve()}")
     if mine.sights:
-        page = write_look(mine.look(frame), site.home / "look.html", mine.joining)
+        answered = [file] if (file := kit / "known.toml").is_file() else []
+        seen = mine.look(frame, answers=read_answers(answered))
+        page = write_look(seen, site.home / "look.html", mine.joining)
+        for finding in mine.behind.findings if mine.behind else ():
+            if finding.wrong:
+                print(f"Likely wrong in your data: {sentence(finding)}")
         what = "What was found about this site, with its own rows beside it"
         what = "What its model says of its own pictures" if own.study.images else what
         print(f"{what}: {page.resolve()}")

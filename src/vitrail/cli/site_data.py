@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from vitrail.cli import completion
-from vitrail.cli.options import PLACE, StudyFile
+from vitrail.cli.options import PLACE, Answers, StudyFile
 from vitrail.core.errors import Problem, VitrailError, nearest
 from vitrail.data.readers.source import to_place
 
 if TYPE_CHECKING:
     from vitrail.quality.repair.remedies import Repair
+    from vitrail.quality.screening.result import Screening
     from vitrail.study.model import Study
 
 
@@ -37,6 +38,10 @@ def check(
             help="Also compare with the pooled summaries of all sites: screen.json of a run, from the coordinator."
         ),
     ] = None,
+    site: Annotated[
+        str, typer.Option(help="With --pooled: name under which this site published, for what was found about it.")
+    ] = "",
+    answers: Answers = None,
 ) -> None:
     """Check a site's file or pictures against the study, alone and offline. Exit codes: 0 no findings, 1 findings, 2
     unreadable.
@@ -62,11 +67,18 @@ def check(
         checked = check_sites(files, agreed)
     if pooled:
         from vitrail.data.readers.tables import read_table
+        from vitrail.quality.known_findings import read_answers
         from vitrail.quality.screening.pooled_check import read_pooled, unlike_others
 
-        others = read_pooled(pooled)
+        others = read_pooled(pooled, agreed)
+        known_findings = [*agreed.known.values(), *read_answers(answers or [])]
         for file, (faults, rows) in checked.items():
-            checked[file] = [*faults, *unlike_others(read_table(file, agreed), agreed, others)], rows
+            frame = read_table(file, agreed)
+            checked[file] = [*faults, *unlike_others(frame, agreed, others, site, known_findings)], rows
+    elif site or answers:
+        flag = "--site" if site else "--known"
+        what = "it is about what other sites published."
+        raise VitrailError("cannot check", [Problem(flag, what, "Leave it out, or add --pooled screen.json.")])
     texts = [
         to_json(faults, file.name, rows) if json else to_text(faults, file.name, rows, agreed.row_word)
         for file, (faults, rows) in checked.items()
@@ -78,7 +90,7 @@ def check(
             for text, file in zip(texts, checked, strict=True)
         ]
     print(texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]" if json else "\n\n".join(texts))
-    raise typer.Exit(1 if any(faults for faults, _ in checked.values()) else 0)
+    raise typer.Exit(1 if any(f.severity != "note" for faults, _ in checked.values() for f in faults) else 0)
 
 
 def look(
@@ -107,6 +119,7 @@ def look(
         Path | None,
         typer.Option(help="With --without-prototype: new file for the corrected model (.vitrail, .onnx or .pt2)."),
     ] = None,
+    answers: Answers = None,
     out: Annotated[
         Path | None, typer.Option(help="HTML file to write (default: look-SITE.html in this folder).")
     ] = None,
@@ -119,6 +132,7 @@ def look(
     from vitrail.analysis.images.prototype_removal import name_prototypes
     from vitrail.data.readers.tables import read_table
     from vitrail.export.writer import check_new, export_model
+    from vitrail.quality.known_findings import read_answers
     from vitrail.quality.repair.inspection import SiteInspection
     from vitrail.report.pages.site import write_look
     from vitrail.runs import Run
@@ -136,18 +150,19 @@ def look(
         raise VitrailError("cannot look", [Problem("--write", what, "To save the model as it is: vitrail export.")])
     if write is not None:
         check_new(write, "--write")
+    known_findings = read_answers(answers or [])
     if kit is not None:
         from vitrail.deploy.identity import enrolment
         from vitrail.deploy.site import model as site_model
 
         mine = site_model.load_model(enrolment.load_kit(kit))
         frame = read_table(data, mine.model.study)
-        seen = mine.look(frame, feature or [], picture or [], without)
+        seen = mine.look(frame, feature or [], picture or [], without, known_findings)
     else:
         assert run is not None
         loaded = Run.load(run)
         frame = read_table(data, loaded.study)
-        seen = look_behind(loaded, site, frame, feature or [], picture or [], without)
+        seen = look_behind(loaded, site, frame, feature or [], picture or [], without, known_findings)
     if isinstance(seen, SiteInspection):
         seen = seen._replace(command=shlex.join(["vitrail", "repair", str(kit or run), str(data)]))
         if run is not None:
@@ -164,6 +179,37 @@ def look(
         words = f"without {name_prototypes(corrected.removed)}"
         made = export_model(corrected.model, seen.site, f"{place.resolve().name}, {words}", write, "--write")
         print(f"Corrected model: {made.path.resolve()} ({words}). The model in use was not changed.")
+
+
+def known(
+    study: StudyFile,
+    source: Annotated[Path, typer.Argument(help="Folder of a run, or a screen.json.", metavar="FINDINGS")],
+    site: Annotated[str, typer.Option(help="Site that the finding is about.", autocompletion=completion.sites)],
+    feature: Annotated[str, typer.Option(help="Column that the finding is about (a feature or the outcome).")],
+    why: Annotated[str, typer.Option(help="What is known: why the data is as it is.")],
+    who: Annotated[str, typer.Option(help="Who says so (default: the user of this machine).")] = "",
+    to: Annotated[
+        Path, typer.Option(help="File that the answer is added to: the study, or a file of the site's own.")
+    ] = Path("known.toml"),
+) -> None:
+    """Answer a finding: it is then shown as known and does not change the exit code. It comes back when its numbers
+    change.
+    """
+    import getpass
+    from datetime import datetime
+
+    from vitrail.quality.known_findings import add_answer, answer_finding
+    from vitrail.quality.screening.result import LABEL
+    from vitrail.quality.screening.text import sentence
+
+    agreed, screening = _study_of(study), _load_findings(source, "this cannot be answered", "FINDINGS")
+    outcome = agreed.target.column
+    day = datetime.now().astimezone().date()
+    answer = answer_finding(screening.findings, site, feature, outcome, why, who or getpass.getuser(), day)
+    add_answer(to, answer)
+    column = LABEL if answer.column == outcome else answer.column
+    about = next(f for f in screening.findings if f.site == site and f.feature == column)
+    print(f"Answered: {sentence(about)}\nWritten to {to.resolve()}. Give it to screen, check and look: --known {to}")
 
 
 def repair(
@@ -220,12 +266,12 @@ def repair(
         if lost := [flag for flag, value in given.items() if value not in (None, "", [])]:
             what = "it is taken from the findings."
             raise VitrailError("cannot repair", [Problem(flag, what, "Leave it out, or --from.") for flag in lost])
-        wanted, reasons = _from_findings(findings, site, file, agreed, feature)
+        wanted, reasons, pooled = _from_findings(findings, site, file, agreed, feature)
         why = "; ".join([*([why] if why else []), *reasons])
     else:
-        levels = _read_map(map_ or [], {"--feature": feature, "--cause": cause})
+        levels, pooled = _read_map(map_ or [], {"--feature": feature, "--cause": cause}), _pooled_beside(study)
         wanted = [Repair(feature, cause.replace("-", " "), factor, offset, code, other, levels or None, below, above)]
-    corrected = correct(file, agreed, wanted)
+    corrected = correct(file, agreed, wanted, pooled)
     print(to_text(corrected))
     if write is None:
         copy = as_csv(file, ".repaired")
@@ -251,36 +297,35 @@ def _read_map(given: list[str], needed: dict[str, str]) -> dict[str, str]:
     return levels
 
 
-def _from_findings(source: Path, site: str, file: Path, agreed: Study, feature: str) -> tuple[list[Repair], list[str]]:
+def _from_findings(
+    source: Path, site: str, file: Path, agreed: Study, feature: str
+) -> tuple[list[Repair], list[str], dict[str, Any]]:
     """Repairs for what a screening calls likely wrong at this site and its own rows confirm; the other findings are
-    printed.
+    printed. And what all sites published.
     """
     from vitrail.data.readers.tables import read_table
     from vitrail.quality.repair.own_rows import own_cause
     from vitrail.quality.repair.remedies import Repair
     from vitrail.quality.screening.result import LABEL
-    from vitrail.runs.screening import SCREEN, load_screening
+    from vitrail.quality.screening.text import standing
 
-    place = source / SCREEN if source.is_dir() else source
-    try:
-        screening = load_screening(place)
-    except (ValueError, KeyError, TypeError, OSError):
-        what = "expected what `vitrail screen` or a run wrote, got something else."
-        raise VitrailError("cannot repair", [Problem(str(place), what, "Give the folder of a run.")]) from None
-    if screening is None:
-        raise VitrailError("cannot repair", [Problem(str(place), "there is no screening.", "Give a run's folder.")])
+    screening = _load_findings(source, "cannot repair")
     names = screening.sites["site"].tolist()
     if site not in names:
         raise VitrailError("cannot repair", [Problem("--site", f"there is no site {site!r}.", nearest(site, names))])
     column = LABEL if feature == agreed.target.column else feature
     mine = [f for f in screening.wrong if f.site == site and column in ("", f.feature)]
     if not mine:
-        what = "nothing is likely wrong there" + (f" with {feature!r}." if feature else ".")
+        rest = [f for f in screening.findings if f.site == site and column in ("", f.feature)]
+        remark = (
+            f"; what differs there {standing(rest[0])}" if rest and not rest[0].known else "; what was found is known"
+        )
+        what = "nothing is likely wrong there" + (f" with {feature!r}" if feature else "") + remark * bool(rest) + "."
         raise VitrailError("cannot repair", [Problem("--from", what, "To look at the data anyway: vitrail look.")])
     frame = read_table(file, agreed)
     repairs, reasons = list[Repair](), list[str]()
     for finding in mine:
-        cause, repair = own_cause(finding, frame, agreed)
+        cause, repair = own_cause(finding, frame, agreed, screening.pooled)
         if repair is None:
             about = agreed.target.column if finding.feature == LABEL else finding.feature
             print(f"{about}: {cause.what}: {cause.numbers}.\n  No repair. {cause.repair}")
@@ -289,7 +334,30 @@ def _from_findings(source: Path, site: str, file: Path, agreed: Study, feature: 
     if not repairs:
         what = "no finding has a repair that this file confirms."
         raise VitrailError("cannot repair", [Problem("--from", what, "See vitrail look.")])
-    return repairs, reasons
+    return repairs, reasons, screening.pooled
+
+
+def _load_findings(source: Path, title: str, where: str = "") -> Screening:
+    """What a run or `vitrail screen` found."""
+    from vitrail.runs.screening import SCREEN, load_screening
+
+    place = source / SCREEN if source.is_dir() else source
+    try:
+        screening = load_screening(place)
+    except (ValueError, KeyError, TypeError, OSError):
+        what = "expected what `vitrail screen` or a run wrote, got something else."
+        raise VitrailError(title, [Problem(where or str(place), what, "Give the folder of a run.")]) from None
+    if screening is None:
+        raise VitrailError(title, [Problem(where or str(place), "there is no screening.", "Give a run's folder.")])
+    return screening
+
+
+def _pooled_beside(place: Path) -> dict[str, Any]:
+    """What all sites published, where a run's folder is given; a repair by hand is then compared with it as well."""
+    from vitrail.runs.screening import SCREEN, load_screening
+
+    screening = load_screening(place / SCREEN) if place.is_dir() else None
+    return screening.pooled if screening else {}
 
 
 def _study_of(place: Path) -> Study:

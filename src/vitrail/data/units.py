@@ -54,19 +54,33 @@ _ONE_WAY = (
     Conversion(("hba1c", "a1c", "glycated", "glycosylated"), "%", "mmol/mol", 0.09148, 2.152),
     Conversion((), "C", "F", 5 / 9, -160 / 9),
     Conversion((), "kg", "lb", 0.45359237),
+    Conversion((), "kg", "g", 0.001),
+    Conversion((), "g", "lb", 453.59237),
+    Conversion((), "g", "oz", 28.349523),
     Conversion((), "cm", "in", 2.54),
     Conversion((), "cm", "m", 100.0),
+    Conversion((), "cm", "mm", 0.1),
     Conversion((), "years", "months", 1 / 12),
+    Conversion((), "years", "weeks", 7 / 365.25),
     Conversion((), "years", "days", 1 / 365.25),
+    Conversion((), "months", "weeks", 7 * 12 / 365.25),
+    Conversion((), "months", "days", 12 / 365.25),
+    Conversion((), "weeks", "days", 1 / 7),
+    Conversion((), "days", "hours", 1 / 24),
+    Conversion((), "hours", "minutes", 1 / 60),
+    Conversion((), "minutes", "seconds", 1 / 60),
     Conversion((), "mmHg", "kPa", 7.50062),
 )
 CONVERSIONS = _ONE_WAY + tuple(c.turn() for c in _ONE_WAY)
 SLIPS = tuple(Conversion((), "", "", f) for f in (10.0, 100.0, 1000.0, 0.1, 0.01, 0.001))  # of the decimal point
 SPELLINGS = (  # how else a unit is written, folded
     "c celsius degc|f fahrenheit degf|kg kgs kilogram kilograms|lb lbs pound pounds|in inch inches|"
+    "g gram grams gr|oz ounce ounces|mm millimetre millimetres millimeter millimeters|"
     "cm centimetre centimetres centimeter centimeters|m metre metres meter meters|years year yr yrs y|"
-    "months month mo|days day d|% percent"
+    "months month mo|weeks week wk wks|days day d|hours hour hr hrs h|minutes minute min mins|"
+    "seconds second sec secs s|% percent"
 )
+PLAIN = 5.0  # factors of single substances that are smaller than this say nothing of a column of something else
 
 
 def is_outside(values: pd.Series, feature: Feature) -> pd.Series:
@@ -160,6 +174,15 @@ def choose_conversions(name: str, feature: Feature) -> list[Conversion]:
         return named
     anything = [c for c in fitting if c.unit != "%" or not c.words]  # a percentage can be of anything
     return named or anything
+
+
+def known_pairs(name: str, feature: Feature | None) -> tuple[list[Conversion], list[Conversion]]:
+    """The pairs of units that a whole column may have been mixed up in: those of its own unit or substance; and, where
+    the study says neither, all others by one factor. A decimal point may slip in any column (SLIPS)."""
+    own = choose_conversions(name, feature) if feature else []
+    if own or (feature and feature.unit):
+        return own, []
+    return [], [c for c in CONVERSIONS if not c.offset and (not c.words or abs(np.log(c.factor)) > np.log(PLAIN))]
 
 
 def _fold_unit(unit: str) -> str:

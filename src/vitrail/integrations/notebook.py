@@ -20,7 +20,7 @@ from vitrail.core.errors import Problem, VitrailError, nearest
 from vitrail.core.text import number, several
 from vitrail.methods import TABLE
 from vitrail.quality.screening.result import Finding, Screening
-from vitrail.quality.screening.text import calm, sentence
+from vitrail.quality.screening.text import STANDINGS, calm, sentence, standing
 from vitrail.report.pages.builder import page_of
 from vitrail.report.pages.frame import part
 from vitrail.report.sections.registry import fill_sections
@@ -89,8 +89,8 @@ def _page(source: Run | Comparison) -> Markup:
 def _findings(entries: Iterable[Finding], nothing: str) -> Markup:
     entries = list(entries)
     out = Markup("<div>")
-    for title, wrong in (("Likely wrong", True), ("Differs, and may be real", False)):
-        if mine := [sentence(f) for f in entries if f.wrong is wrong]:
+    for title, kind in zip(("Likely wrong", "Differs, and may be real", "Known"), STANDINGS, strict=True):
+        if mine := [sentence(f) for f in entries if standing(f) == kind]:
             out += Markup("<p><b>{}</b></p>{}").format(title, _list(mine))
     return out + (Markup("<p>{}</p>").format(nothing) if not entries else "") + Markup("</div>")
 

@@ -19,40 +19,40 @@ from vitrail.data.schema import Feature, TableSchema, canon
 from vitrail.quality.checks.table import find_faults
 from vitrail.quality.repair.command import TO_TRY, say_flags
 from vitrail.quality.repair.effective_values import Floats
-from vitrail.quality.screening.result import LABEL
+from vitrail.quality.screening.result import CAUSES, LABEL
 from vitrail.stats.assignment import best_assignment
 
 MOST_ROWS = 20_000  # enough to tell which reading fits
 CLEAR, LIKELY = 8.0, 2.0  # how much log-likelihood a turned code must gain: unasked, and where a finding asks
 TURNED = 3  # so many columns that seem turned round, each by itself, point to the label
 
-# the most telling first: what it is, and the repair where `check` has no better
-CAUSES: dict[str, tuple[str, str]] = {
-    "swapped_label": ("the outcome is coded the other way round", ""),
-    "swapped_columns": ("swapped with another column", ""),
-    "disguised_missing": ("missing values coded as a number", ""),
-    "unit_mixup": ("values in another unit", ""),
-    "recoded": ("its codes mean something else here", ""),
-    "clipped": ("values cut off", ""),
-    "filled_in": ("filled in where nothing was measured", ""),
+# what `check` sees in a file, the most telling first -> the cause of it, of CAUSES; and what to do where `check` has no
+# better
+CHECKED: dict[str, tuple[str, str]] = {
+    "swapped_label": ("label flip", ""),
+    "swapped_columns": ("swapped", ""),
+    "disguised_missing": ("code", ""),
+    "unit_mixup": ("unit", ""),
+    "recoded": ("recoded", ""),
+    "clipped": ("clipped", ""),
+    "filled_in": ("code", ""),
     "constant_column": (
-        "the same value in every row",
+        "constant",
         (
             "Check whether the export filled it in by default. If the value is real, there is nothing to repair, but "
             "the column carries no information here."
         ),
     ),
-    "missing_by_class": ("missing more often in one class than in another", ""),
-    "much_missing": (
-        "mostly missing here",
-        "Get the values if they were measured; otherwise there is nothing to repair.",
-    ),
-    "out_of_range": ("values outside the agreed range", ""),
+    "missing_by_class": ("missing by class", ""),
+    "much_missing": ("mostly missing", "Get the values if they were measured; otherwise there is nothing to repair."),
+    "out_of_range": ("out of range", ""),
 }
+IN_PART = "unit in part"
+ORDER = ["label flip", "swapped", "code", "unit", "sign", *dict.fromkeys(kind for kind, _ in CHECKED.values())]
 
 
 class Cause(NamedTuple):
-    kind: str  # of CAUSES here, or of a screening's
+    kind: str  # of CAUSES
     what: str
     numbers: str
     repair: str
@@ -86,12 +86,14 @@ def find_causes(
         if name != LABEL:
             causes += [c for c in [_code_cause(table, name, trials.get(name), trouble)] if c]
             for fault in faults:
-                if fault.column == name and fault.kind in CAUSES:
-                    what, repair = CAUSES[fault.kind]
+                if fault.column == name and fault.kind in CHECKED:
+                    kind, repair = CHECKED[fault.kind]
                     text = fault.text + _declared(frame, table.features[name], name, fault.kind)
                     hint, _, flags = fault.hint.partition(TO_TRY)
-                    causes.append(Cause(fault.kind, what, text, repair or hint.strip(), fault.rows, fault.count, flags))
-        out[name] = tuple(sorted(causes, key=lambda c: list(CAUSES).index(c.kind)))
+                    kind = IN_PART if IN_PART in flags else kind
+                    what = CAUSES[kind]
+                    causes.append(Cause(kind, what, text, repair or hint.strip(), fault.rows, fault.count, flags))
+        out[name] = tuple(sorted(causes, key=lambda c: ORDER.index("unit" if c.kind == IN_PART else c.kind)))
     return out
 
 
@@ -194,7 +196,7 @@ def _label_cause(table: TableSchema, trials: dict[str, Recoding], turned: Sequen
     if not codes:
         repair = f"First compare the codes of {target.column} with the study's: {', '.join(target.levels)}."
     flags = say_flags(target.column, "label flip", {}, _moves(codes, target.levels)) if codes else ""
-    return Cause("swapped_label", CAUSES["swapped_label"][0], numbers, repair, command=flags)
+    return Cause("label flip", CAUSES["label flip"], numbers, repair, command=flags)
 
 
 def _code_cause(table: TableSchema, name: str, trial: Recoding | None, trouble: str) -> Cause | None:
@@ -207,12 +209,12 @@ def _code_cause(table: TableSchema, name: str, trial: Recoding | None, trouble: 
     fall = f"the shared model's {loss} on this site's outcomes falls from {trial.before:.3f} to {trial.after:.3f}"
     if feature.kind == "numeric":
         repair = "Check whether the sign or the direction of the scale differs from the study's; if so, reverse it."
-        return Cause("recoded", "low and high are swapped", f"with the scale reversed, {fall}", repair)
+        return Cause("sign", CAUSES["sign"], f"with the scale reversed, {fall}", repair)
     change = _write(trial.codes, feature.levels, "as")
     repair = f"If the code book agrees, write {change} in the column {name}."
     flags = say_flags(name, "recoded", {}, _moves(trial.codes, feature.levels))
     numbers = f"with {_write(trial.codes, feature.levels, 'read as')}, {fall}"
-    return Cause("recoded", CAUSES["recoded"][0], numbers, repair, command=flags)
+    return Cause("recoded", CAUSES["recoded"], numbers, repair, command=flags)
 
 
 def _moves(codes: Sequence[int], levels: Sequence[str]) -> dict[str, str]:

@@ -17,6 +17,7 @@ from vitrail.core.errors import Problem, VitrailError
 from vitrail.data.encoding import clean_sites, fingerprint_rows
 from vitrail.data.schema import TableSchema
 from vitrail.engine.contract import WireEntry
+from vitrail.quality.known_findings import with_known
 from vitrail.quality.screening import parts
 from vitrail.quality.screening.result import Finding, Screening, without_sites
 from vitrail.runs.folder import read_json, unreadable
@@ -26,6 +27,7 @@ from vitrail.study.model import Study
 SCREEN = "screen.json"
 SCREENING = "screen: "  # what the stages of the wire begin with
 REFUSED = "it does not publish"
+FILLED = ("why not", "same rows", "digest")
 Ask = Callable[[], Screening | None]
 CACHED = 64  # screenings
 _CACHE: dict[str, Screening] = {}
@@ -59,7 +61,7 @@ def screen_rows(
         while len(_CACHE) >= CACHED:
             del _CACHE[next(iter(_CACHE))]
     _CACHE[key] = screening  # the last used is the last to go
-    return copy.deepcopy(screening)
+    return with_known(copy.deepcopy(screening), study.known.values(), study.target.column)
 
 
 def screening_key(
@@ -91,7 +93,7 @@ def _without_sizes(screening: Screening) -> Screening:
     """Without what would tell who a pseudonym is: how many rows a site has is written beside its own name, and shares
     of rows tell how many there are."""
     evidence = without_sites(screening.evidence)
-    return screening._replace(sites=screening.sites.assign(rows=np.nan), evidence=evidence)
+    return screening._replace(sites=screening.sites.assign(rows=np.nan, digest=""), evidence=evidence)
 
 
 def with_silent(screening: Screening, why: Mapping[str, str]) -> Screening:
@@ -99,7 +101,7 @@ def with_silent(screening: Screening, why: Mapping[str, str]) -> Screening:
     silent = [{"site": site, "judged": False, "why not": reason} for site, reason in why.items() if reason]
     sites = pd.concat([screening.sites, pd.DataFrame(silent)], ignore_index=True) if silent else screening.sites
     sites = sites.set_index("site").reindex(list(why)).reset_index()
-    sites = sites.assign(judged=sites["judged"].eq(True), **{k: sites[k].fillna("") for k in ("why not", "same rows")})
+    sites = sites.assign(judged=sites["judged"].eq(True), **{k: sites[k].fillna("") for k in FILLED if k in sites})
     return screening._replace(sites=sites)
 
 

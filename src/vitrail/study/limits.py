@@ -27,6 +27,7 @@ COUNTS = {  # what a study lists, and the most that it may list
     ("seeds",): 10_000,
     ("metrics",): 100,
     ("parties",): 100,
+    ("known",): 10_000,
 }
 MOST_KEYS = 1_000  # in any other section
 CATEGORIES = 100_000  # of one feature

@@ -22,6 +22,7 @@ from vitrail.storage.atomic_files import write_atomically
 from vitrail.storage.toml import key_lines, toml_key, toml_value
 from vitrail.study.defaults import changed_words, fill_in, fill_in_times
 from vitrail.study.errors import explain
+from vitrail.study.known_findings import KnownFinding, known_section
 from vitrail.study.limits import MOST_TOLD, count_problems, read_study, size_problems
 from vitrail.study.remote import TransferSpec, Verdict
 from vitrail.study.sections import Energy, Share
@@ -161,6 +162,8 @@ class Study(HtmlRepr, TableSchema):
     energy: Energy = Energy()
     share: Share | None = None  # left out: nobody looks at shares
     transfer: TransferSpec | None = None  # left out: no transfer between machines; in simulation use `vitrail transfer`
+    # answers to findings of the screening; a site may keep its own in a file of its own, for `--known`
+    known: dict[str, KnownFinding] = Field(default={})
 
     def __repr__(self) -> str:
         what = "pictures" if self.images else f"{len(self.features)} features"
@@ -275,6 +278,7 @@ class Study(HtmlRepr, TableSchema):
             out += ["", f"[parties.{toml_key(name)}]"]
             unused = GUESTS_OWN if party["role"] == "host" else ()
             out += [f"{k} = {toml_value(v)}" for k, v in party.items() if k not in unused]
+        out += [line for name, answer in plain["known"].items() for line in ("", known_section(name, answer))]
         defaults = Feature(kind="numeric").model_dump()
         for name, feature in plain["features"].items():
             out += ["", f"[features.{toml_key(name)}]", f"kind = {toml_value(feature['kind'])}"]

@@ -111,17 +111,17 @@ def swapped_label(frame: pd.DataFrame) -> None:
 
 # fault: column, the screening's cause and numbers, what own rows and repair must say, what the file alone shows
 PLANTED: dict[Callable[[pd.DataFrame], None], tuple[str, str, dict[str, object], str, str]] = {
-    mixed_units: ("chol", "unit in part", {"factor": 38.67}, "152 of 303 values change", "unit_mixup"),
-    whole_unit: ("chol", "unit", {"factor": 38.67}, "303 before, 0 after", "unit_mixup"),
-    slipped: ("trestbps", "unit in part", {"factor": 0.1}, "10 times too large", "unit_mixup"),
-    coded: ("thalach", "code", {"code": 999.0}, "25 of 303 cells hold 999", "disguised_missing"),
+    mixed_units: ("chol", "unit in part", {"factor": 38.67}, "152 of 303 values change", "unit in part"),
+    whole_unit: ("chol", "unit", {"factor": 38.67}, "303 before, 0 after", "unit"),
+    slipped: ("trestbps", "unit in part", {"factor": 0.1}, "10 times too large", "unit in part"),
+    coded: ("thalach", "code", {"code": 999.0}, "25 of 303 cells hold 999", "code"),
     clipped: ("thalach", "clipped", {}, "values are 140, the largest", "clipped"),
-    filled: ("trestbps", "code", {"code": 133.7}, "values are 133.7", "filled_in"),
-    constant: ("oldpeak", "constant", {}, "303 of 303 values are 1", "constant_column"),
-    turned: ("oldpeak", "sign", {"offset": 0}, "0 - value", "recoded"),
+    filled: ("trestbps", "code", {"code": 133.7}, "values are 133.7", "code"),
+    constant: ("oldpeak", "constant", {}, "303 of 303 values are 1", "constant"),
+    turned: ("oldpeak", "sign", {"offset": 0}, "0 - value", "sign"),
     swapped_code: ("exang", "sign", {}, "with 0 read as 1 and 1 read as 0", "recoded"),
     recoded: ("cp", "recoded", {"levels": {"1": "4", "2": "1", "3": "2", "4": "3"}}, "1 becomes 4", "recoded"),
-    swapped_label: (LABEL, "label flip", {}, "from 0 to 1", "swapped_label"),
+    swapped_label: (LABEL, "label flip", {}, "from 0 to 1", "label flip"),
 }
 
 
@@ -153,7 +153,7 @@ def test_the_screenings_cause_comes_first_with_the_own_rows(
 def test_without_a_finding_the_file_and_the_layers_tell(plant: Callable[[pd.DataFrame], None]) -> None:
     frame = SITES["cleveland"].copy()
     plant(frame)
-    feature, shown = (PLANTED[plant][0], PLANTED[plant][4]) if plant in PLANTED else ("oldpeak", "missing_by_class")
+    feature, shown = (PLANTED[plant][0], PLANTED[plant][4]) if plant in PLANTED else ("oldpeak", "missing by class")
     encoder = encoder_of(frame)
     views = inspect_site("here", frame, STUDY, encoder, [], [feature], expects=others_model("cleveland", encoder)).views
     assert [c.kind for c in views[0].causes][:1] == [shown]
@@ -218,7 +218,7 @@ def test_the_picture_is_the_sites_rows_by_class() -> None:
     for group, sick in zip(levels.groups, (0, 1), strict=True):
         here = frame[frame.disease == sick].slope
         assert group.counts == tuple((here == k).sum() for k in (1, 2, 3))
-    assert levels.causes[0].kind == "missing_by_class", "the slope was measured in the sick"
+    assert levels.causes[0].kind == "missing by class", "the slope was measured in the sick"
     label = seen("hungarian", frame, finding(LABEL, "label flip"))
     assert label.groups[0].counts == tuple((frame.disease == k).sum() for k in (0, 1))
 

@@ -420,15 +420,17 @@ def test_check_against_what_all_published(tmp_path: Path, monkeypatch: pytest.Mo
         Finding("here", "chol", "unit", True, 9.0, "Its median is 5.7 here.", {"factor": 38.67}),
         Finding("here", LABEL, "label noise", True, 9.0, "Outcomes are predicted badly.", {"share": 0.3}),
     ]
-    monkeypatch.setattr("vitrail.quality.screening.pooled_check.compare_with_pooled", lambda rows, table, pooled: found)
+    monkeypatch.setattr(
+        "vitrail.quality.screening.pooled_check.compare_with_pooled", lambda rows, table, pooled, site: found
+    )
     FAULTS["unit"][1](SITES["here"]).to_csv("ours.csv", index=False)
     Path("study.toml").write_text(vt.Study.parse(TABLE.model_dump(exclude_defaults=True)).to_toml())
     Path("pooled.json").write_text('{"pooled": {"rows": 1000}}')
     done = CliRunner().invoke(app, ["check", "study.toml", "ours.csv", "--pooled", "pooled.json"])
     assert done.exit_code == 1, done.exception
-    assert "chol: in another unit (likely wrong): Its median is 5.7 here (rows 2, 3, 4, 5, 6, ...)" in done.output
+    assert "chol: likely wrong: in another unit. Its median is 5.7 here (rows 2, 3, 4, 5, 6, ...)" in done.output
     assert "To try: vitrail repair study.toml ours.csv --feature chol --cause unit --factor 38.67" in done.output
-    assert "sick: a share of the outcomes is wrong (likely wrong)" in done.output
+    assert "sick: likely wrong: a share of the outcomes is wrong" in done.output
     for text in ("[]", "{}", "no", '{"pooled": {}}'):
         Path("pooled.json").write_text(text)
         done = CliRunner().invoke(app, ["check", "study.toml", "ours.csv", "--pooled", "pooled.json"])

@@ -15,7 +15,7 @@ from vitrail.runs import screening as screening_module
 from vitrail.runs.screening import screen_sites
 from vitrail.study.model import Study
 
-AS_ELSEWHERE = differences.REASONS["usual"]
+AS_ELSEWHERE = "sites differ as much in"
 
 
 @pytest.fixture(scope="module")

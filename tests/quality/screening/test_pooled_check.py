@@ -30,5 +30,5 @@ def test_a_column_times_ten_is_told_before_anything_leaves(tmp_path: Path, monke
     )
     assert "likely wrong" not in fine.output
     assert bad.exit_code == 1
-    assert "pressure: in another unit (likely wrong)" in bad.output
+    assert "pressure: likely wrong: in another unit" in bad.output
     assert "vitrail repair study.toml bad.csv --feature pressure --cause unit --factor 0.1" in bad.output

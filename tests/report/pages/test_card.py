@@ -161,7 +161,7 @@ def test_findings_are_sentences_and_no_table(trained: Trained) -> None:
     """A table of sentences was cut at the page's edge."""
     wrong = [Finding("north <b>", "dose", "unit", True, 3.0, "dose is 18 times as large here.", {})]
     page = render_card(trained.card(findings=wrong))
-    assert "<li>dose (in another unit): dose is 18 times as large here.</li>" in page
+    assert "<li>dose: in another unit. dose is 18 times as large here.</li>" in page
 
 
 def test_the_header_is_yaml_as_model_hubs_read_it(trained: Trained, card: Card) -> None:

@@ -18,6 +18,7 @@ from vitrail.core.text import several
 from vitrail.data.datasets.catalogue import packaged
 from vitrail.quality.screening import budget
 from vitrail.quality.screening.result import CAUSES, LABEL, Finding, Screening
+from vitrail.quality.screening.text import DIFFERS
 from vitrail.report import Page, render
 from vitrail.report.charts.screening_map import STANDINGS
 from vitrail.report.sections.screening import COLUMNS, SHOWN, write_screen
@@ -86,7 +87,7 @@ def test_more_columns_than_a_screen_holds_are_folded(tmp_path: Path) -> None:
     findings = [Finding("va", f"f{i}", "differs", False, 99.0 - i, "Older.") for i in range(COLUMNS + 5)]
     html = own_page(screened(findings, columns=[f.feature for f in findings]), tmp_path)
     (rest,) = (d for d in tree(html).iter("details") if d.get("class") == "more-columns")
-    assert "".join(rest[0].itertext()) == "5 more columns, which differ less"
+    assert "".join(rest[0].itertext()) == "5 more columns, of less effect"
     assert len([d for d in rest.iter("details") if d.get("class") == "by-column"]) == 5
 
 
@@ -291,10 +292,10 @@ def test_a_screening_prints_itself() -> None:
         "  - va, outcome: the outcome is coded the other way round. it turns round.",
     ]
     assert lines[3:5] == [
-        "Differs, and may be real",
+        DIFFERS,
         "  - cleveland, age: 12.0 lower than at the others; ask how it is measured.",
     ]
-    assert "  and 2 more, less strong" in lines
+    assert "  and 2 more columns, of less effect" in lines
     assert lines[-1] == "Not judged: va (too few rows)"
     assert "\x1b" not in repr(screened([wrong._replace(site="a\x1b[2J", text="b\x1b")]))
     assert set(CAUSES) >= {wrong.kind}

@@ -24,7 +24,7 @@ from vitrail.core.tensors import flatten
 from vitrail.data.encoding import numeric
 from vitrail.deploy.identity.participants import ParticipantList
 from vitrail.deploy.protocol import model_digests, score_plan
-from vitrail.deploy.protocol.closing_validation import is_plain_data, read_findings
+from vitrail.deploy.protocol.closing_validation import read_findings
 from vitrail.deploy.protocol.message import MOST_WORDS, QUESTIONS, RUN, WHERE, MessageSchema, no_such
 from vitrail.deploy.protocol.score_plan import SUMMED
 from vitrail.deploy.scale.shared import has_masked_scale
@@ -46,6 +46,7 @@ from vitrail.methods import AnyMethod
 from vitrail.nets import ProtoNet
 from vitrail.privacy.secure_sum.fixed_point import LEAST, fewest_of
 from vitrail.quality.screening import parts
+from vitrail.quality.screening.finding_validation import is_plain_data
 from vitrail.quality.screening.result import Finding, ScreeningTensor
 from vitrail.runs.evaluation import baseline_metrics
 from vitrail.runs.plan import Plan

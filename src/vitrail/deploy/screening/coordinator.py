@@ -18,6 +18,7 @@ from vitrail.deploy.coordinator.requests import SiteRequests
 from vitrail.deploy.protocol.message import Message, unpack
 from vitrail.deploy.secure_sum.coordinator import SumCoordinator
 from vitrail.deploy.secure_sum.shared import SCREENING, SumName, transcript_of
+from vitrail.quality.known_findings import with_known
 from vitrail.quality.screening import Said, Screening, ScreeningCoordinator
 from vitrail.quality.screening.result import without_sites
 from vitrail.runs.screening import REFUSED, with_silent
@@ -40,8 +41,12 @@ class RemoteScreening:
         counts = self._valid("counts", self._ask("counts", question))
         question = self.coordinator.hear_counts(counts, self._total(list(counts), question))
         self.coordinator.hear_ties(self._valid("ties", self._ask("ties", question)))
-        screening = with_silent(self.coordinator.judge(), self.why)
-        return screening._replace(evidence=without_sites(screening.evidence))  # single sites' numbers are not kept
+        study = self.agreed.study
+        screening = with_known(self.coordinator.judge(), study.known.values(), study.target.column)
+        screening = with_silent(screening, self.why)
+        # single sites' numbers are not kept, nor digests, which are another's in every run
+        sites = screening.sites.assign(digest="")
+        return screening._replace(sites=sites, evidence=without_sites(screening.evidence))
 
     def forget(self) -> None:
         """What single sites published: the run is over, and keeps what was found."""

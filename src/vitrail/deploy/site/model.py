@@ -24,15 +24,16 @@ from vitrail.deploy.identity.enrolled import Kit
 from vitrail.deploy.identity.enrolment import LEFT
 from vitrail.deploy.identity.party_keys import SEALING
 from vitrail.deploy.protocol.agreement import Agreement
-from vitrail.deploy.site.site import BEHIND, ROWS
+from vitrail.deploy.site.site import BEHIND, POOLED, ROWS
 from vitrail.deploy.verdicts.site import FOUND
 from vitrail.quality.repair.inspection import SiteInspection
 from vitrail.report.sections.scores.own_verdict import one_site
 from vitrail.runs.plan import Plan
 from vitrail.runs.result import Model
-from vitrail.runs.site.inspection import SiteBriefing, look_at, look_through, unknown
+from vitrail.runs.site.inspection import SiteBriefing, look_at, look_through, unknown, with_answers
 from vitrail.runs.store import FINAL, FINAL_ENCODER
 from vitrail.storage.atomic_files import hold, write_atomically
+from vitrail.study.known_findings import KnownFinding
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ class SiteModel:
         features: Sequence[str] = (),
         pictures: Sequence[str] = (),
         without: Sequence[str] = (),
+        answers: Sequence[KnownFinding] = (),
     ) -> SiteInspection | Album:
         """What was found about this site, with its own rows behind it; or what its model says of its pictures, and
         what it says `without` some prototypes."""
@@ -86,7 +88,8 @@ class SiteModel:
         if self.model.study.images:
             return look_through(self.site, frame, self.model, self.rows, pictures, without)
         assert self.behind is not None
-        return look_at(self.site, frame, self.model, self.behind, features, self.rows)
+        briefing = with_answers(self.behind, answers, self.model.study)
+        return look_at(self.site, frame, self.model, briefing, features, self.rows)
 
 
 def load_model(kit: Kit, run: str | None = None) -> SiteModel:
@@ -130,7 +133,9 @@ def _told(mine: SiteModel, agreed: Agreement, place: Path) -> SiteModel:
     with safe_open(place, "pt") as file:
         briefing = json.loads(file.metadata()["told"])
     layers = {k.removeprefix("others/"): v for k, v in load_file(place).items()}
-    behind = SiteBriefing(agreed.findings(briefing, mine.site), layers, briefing["others"])
+    beside = place.with_name(POOLED)
+    pooled = json.loads(beside.read_text(encoding="utf-8")) if beside.exists() else {}
+    behind = SiteBriefing(agreed.findings(briefing, mine.site), layers, briefing["others"], pooled=pooled)
     return replace(mine, behind=behind, rows=briefing["fingerprint"])
 
 

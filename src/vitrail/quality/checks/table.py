@@ -22,6 +22,7 @@ from vitrail.quality.checks.columns import CHECKS, ParsedTable
 from vitrail.quality.checks.duplicate_sites import find_twins
 from vitrail.quality.checks.images import find_picture_faults, find_shared_pictures
 from vitrail.quality.checks.outcomes import find_outcome_faults
+from vitrail.quality.checks.pasted_rows import find_pasted_rows
 
 
 def find_faults(frame: pd.DataFrame, table: TableSchema) -> list[CheckFinding]:
@@ -49,7 +50,16 @@ def find_faults(frame: pd.DataFrame, table: TableSchema) -> list[CheckFinding]:
     beside = [*find_outcome_faults(seen, own), *find_repeated_persons(original, own)]
     named = {finding.column for finding in beside if finding.kind == REPEATED}  # not "leave it out if you can"
     faults = [f for look in CHECKS for f in look(seen) if f.kind != "extra_column" or f.column not in named]
-    return _errors_first([*faults, *beside])
+    twice = max((f.count for f in faults if f.kind == "duplicate_rows"), default=0)  # whole rows: said by that
+    pasted = [f for f in find_pasted_rows(seen) if f.column or f.count > twice]
+    return _errors_first([*faults, *pasted, *beside])
+
+
+def repeated_rows(frame: pd.DataFrame, table: TableSchema) -> list[str]:
+    """What a site is told of its own file before anything leaves: rows that repeat, and blocks that were pasted."""
+    faults = [] if table.images else find_faults(frame, table)
+    repeats = [f for f in faults if f.kind in ("duplicate_rows", "pasted_rows")]
+    return [f"{f.column}: {f.text}. {f.hint}" if f.column else f"{f.text}. {f.hint}" for f in repeats]
 
 
 def check_sites(files: Sequence[Path], table: TableSchema) -> dict[Path, tuple[list[CheckFinding], int]]:
@@ -113,6 +123,7 @@ def to_text(findings: Sequence[CheckFinding], name: str, rows: int, word: str = 
 def to_json(findings: Sequence[CheckFinding], name: str, rows: int) -> str:
     """The findings for a program: {"file", "rows", "errors", "warnings", "findings": [...]}."""
     errors = sum(f.severity == "error" for f in findings)
+    warnings = sum(f.severity == "warning" for f in findings)
     entries = [f._asdict() for f in findings]
-    summary = {"file": name, "rows": rows, "errors": errors, "warnings": len(entries) - errors, "findings": entries}
+    summary = {"file": name, "rows": rows, "errors": errors, "warnings": warnings, "findings": entries}
     return json.dumps(summary, indent=2)

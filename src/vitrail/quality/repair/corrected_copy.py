@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,6 +17,7 @@ from vitrail.data.encoding import fingerprint_rows
 from vitrail.data.readers.source import ENDING
 from vitrail.data.readers.tables import clean, parse_table
 from vitrail.data.schema import TableSchema
+from vitrail.quality.repair.closeness import compare
 from vitrail.quality.repair.plan import ColumnChange, plan
 from vitrail.quality.repair.remedies import Repair
 from vitrail.quality.repair.table_writer import is_text, load_sheet, pack
@@ -32,11 +33,16 @@ class CorrectedCopy(NamedTuple):
     raw: bytes
     changes: list[ColumnChange]
     prints: dict[str, tuple[str, str]]  # of what -> fingerprint before and after
+    closeness: dict[str, str] = {}  # noqa: RUF012  column -> distance from the other sites, before and after
 
 
-def correct(path: Path, table: TableSchema, repairs: Sequence[Repair]) -> CorrectedCopy:
+def correct(
+    path: Path, table: TableSchema, repairs: Sequence[Repair], pooled: Mapping[str, Any] | None = None
+) -> CorrectedCopy:
+    """`pooled`: what all sites published; a repair that does not bring its column closer to it is refused."""
     sheet = load_sheet(path, table)
     changes, meant = plan(repairs, sheet.frame, table, sheet.comma)
+    closeness = _closer(changes, sheet.frame, meant, table, pooled) if pooled else {}
     cells = {c.column: dict(zip(c.after.index.tolist(), c.after.tolist(), strict=True)) for c in changes}
     raw = sheet.with_cells(cells)
     back = parse_table(sheet.path, raw, table)
@@ -47,7 +53,31 @@ def correct(path: Path, table: TableSchema, repairs: Sequence[Repair]) -> Correc
     what = "the file (SHA-256)" if is_text(path) else "the table as CSV (SHA-256)"
     prints = {what: (hashlib.sha256(old).hexdigest(), hashlib.sha256(raw).hexdigest())}
     prints["the rows as the study reads them"] = (_rows_print(sheet.frame, table), _rows_print(back, table))
-    return CorrectedCopy(path, raw, changes, prints)
+    return CorrectedCopy(path, raw, changes, prints, closeness)
+
+
+def _closer(
+    changes: Sequence[ColumnChange],
+    frame: pd.DataFrame,
+    meant: pd.DataFrame,
+    table: TableSchema,
+    pooled: Mapping[str, Any],
+) -> dict[str, str]:
+    out, problems = dict[str, str](), list[Problem]()
+    for change in changes:
+        columns = [change.column, *([change.repair.other] if change.repair.other else [])]
+        distance = compare(columns, frame, meant, table, pooled)
+        if distance is None:
+            continue
+        out[change.column] = distance.words
+        if not distance.closer(change.repair.cause):
+            shown = distance.words or "nothing can be compared"
+            what = f"it would not bring the column closer to the other sites: {shown}."
+            hint = "To repair it all the same, name the study file in place of the run's folder."
+            problems.append(Problem(f"column {change.column}", what, hint))
+    if problems:
+        raise VitrailError("this repair is refused", problems)
+    return out
 
 
 def _same(one: pd.DataFrame, two: pd.DataFrame) -> bool:
@@ -68,6 +98,8 @@ def to_text(copy: CorrectedCopy) -> str:
     for change in copy.changes:
         lines.append(f"{change.column}: {CAUSES[change.repair.cause]}. Repair: {change.repair.words()}")
         lines.append(f"  {change.numbers}")
+        if words := copy.closeness.get(change.column, ""):
+            lines.append(f"  {words[:1].upper()}{words[1:]}.")
         lines += ["  This makes the column fit the study worse than before."] * change.worse
         lines += [f"  row {row}: {a} -> {b}" for row, a, b in _examples(change)]
         lines += [f"  and {len(change.after) - SHOWN} more"] * (len(change.after) > SHOWN)
@@ -136,7 +168,9 @@ def _note(copy: CorrectedCopy, path: Path, word: str, why: str, when: str) -> st
     ]
     for change in copy.changes:
         lines += ["", f"## `{_plain(change.column)}`: {CAUSES[change.repair.cause]}", ""]
-        lines += [f"- Repair: {_plain(change.repair.words())}", f"- {change.numbers}", f"- Rows: {_spans(change)}", ""]
+        lines += [f"- Repair: {_plain(change.repair.words())}", f"- {change.numbers}", f"- Rows: {_spans(change)}"]
+        lines += [f"- {words}"] if (words := copy.closeness.get(change.column, "")) else []
+        lines += [""]
         lines += ["| row | before | after |", "|---|---|---|"]
         lines += [f"| {row} | `{a}` | `{b}` |" for row, a, b in _examples(change)]
     return "\n".join(lines) + "\n"

@@ -9,8 +9,8 @@ report/pages/site show them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -26,6 +26,7 @@ from vitrail.quality.repair.effective_values import InputLayers, read_levels, re
 from vitrail.quality.repair.own_rows import join_causes
 from vitrail.quality.repair.remedies import ASKS
 from vitrail.quality.screening.result import CAUSES, LABEL, Finding
+from vitrail.quality.screening.text import known_words
 
 if TYPE_CHECKING:
     from vitrail.study.model import Study
@@ -34,6 +35,10 @@ BINS = 40  # at most
 CLASSES = 6  # so many are drawn, the largest
 NO_MARK = "No finding concerns this site: its data fits as well as chance allows."
 MAY_BE_REAL = "Nothing at this site is likely wrong; its differences from the other sites may be real."
+FILE_SHOWS = (
+    "Compared with the other sites, nothing here is likely wrong: what differs may be real. The file by itself shows "
+    "something to look at."
+)
 NOT_ASKED = "The run did not compare this site's data with the other sites': this is only what the file itself shows."
 NOTHING = "nothing that explains the finding"
 
@@ -58,6 +63,7 @@ class ColumnView(NamedTuple):
     trouble: str = ""  # the finding's cause in words; empty where somebody only asked
     wrong: bool = False  # likely wrong; else it differs, and may be real
     brief: bool = False  # it may be real, nothing in the file speaks against that, and nobody asked: told in short
+    answer: str = ""  # who answered the finding, and what; empty where nobody did
     said: str = ""  # the finding's text
     edges: tuple[float, ...] = ()  # of the bins, when numeric
     levels: tuple[str, ...] = ()
@@ -73,6 +79,8 @@ class ColumnView(NamedTuple):
 
     def rank(self, i: int) -> str:
         """How the i-th cause is introduced."""
+        if self.trouble and not self.wrong and self.causes:  # one answer: what differs may be real
+            return "Also seen in the file"
         return "Also seen" if i else "Most likely" if self.trouble and self.causes else "Seen in the file"
 
     @property
@@ -83,7 +91,9 @@ class ColumnView(NamedTuple):
     @property
     def judged(self) -> str:
         """How sure the federation is."""
-        return ("likely wrong" if self.wrong else "differs, and may be real") if self.trouble else ""
+        if not self.trouble:
+            return ""
+        return "likely wrong" if self.wrong else self.answer or "differs, and may be real"
 
 
 class HeldOutView(NamedTuple):
@@ -119,6 +129,8 @@ class SiteInspection(NamedTuple):
             return f"What may explain the findings about this site, from its own {self.rows} rows."
         if not self.judged:
             return NOT_ASKED
+        if any(v.trouble and any(c.command for c in v.causes) for v in self.views):
+            return FILE_SHOWS
         return MAY_BE_REAL if any(v.trouble for v in self.views) else NO_MARK
 
 
@@ -136,9 +148,11 @@ def inspect_site(
     study: str = "",
     private: bool = True,
     judged: bool = True,
+    pooled: Mapping[str, Any] | None = None,
 ) -> SiteInspection:
     """`findings` are those about this site; `asked` names further columns, or the target. `private`: the method learns
-    layers of the site's own, whether or not the others published theirs. `judged`: it was compared with them."""
+    layers of the site's own, whether or not the others published theirs. `judged`: it was compared with them.
+    `pooled`: what all sites published, which a repair must come closer to."""
     # labels may repeat, positions do not
     rows, table, own = as_plain(clean(frame, table), table).reset_index(drop=True), table.plain, table
     wanted = {f.feature: f for f in reversed(findings)}  # of several about one column the first
@@ -157,10 +171,13 @@ def inspect_site(
                 trouble=CAUSES[finding.kind],
                 wrong=finding.wrong,
                 said=finding.text,
-                causes=join_causes(finding, causes[name], frame, table),
+                # what somebody answered needs no repair
+                causes=() if finding.known else join_causes(finding, causes[name], frame, table, pooled),
+                answer=known_words(finding),
                 ask=ASKS[finding.kind],
             )
-            view = view._replace(brief=not (finding.wrong or name in also or any(c.command for c in view.causes)))
+            shown = finding.known or finding.wrong or name in also or any(c.command for c in view.causes)
+            view = view._replace(brief=not shown)
         views.append(view)
     views.sort(key=lambda view: view.brief)  # stable
     offered = (*table.features, table.target.column)

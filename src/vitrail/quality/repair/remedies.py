@@ -42,6 +42,9 @@ ASKS = {
         "This file does not show which outcomes are wrong: ask how they were recorded, and check a sample."
     ),
     "other": "Ask how, on whom and with what the column was measured here.",
+    "out of range": "Correct the values or empty their cells; if they are real, the study's range is too narrow.",
+    "missing by class": "Ask why the others were not measured.",
+    "mostly missing": "Ask whether the export lost the values.",
     "only here": (
         "Nothing is wrong with it: ask the coordinator whether the study needs a column that only one site measures."
     ),

@@ -11,6 +11,7 @@ from vitrail.core.errors import Problem, VitrailError
 from vitrail.data.schema import TableSchema
 from vitrail.quality.screening.answer_validation import require, require_total
 from vitrail.quality.screening.decision import judge
+from vitrail.quality.screening.diagnosis.effect import with_effects
 from vitrail.quality.screening.pooled_reference import evidence_of, pool
 from vitrail.quality.screening.result import Screening
 from vitrail.quality.screening.schema import CUTS, RELATED, VALUES, Numbers, Said, ScreeningSchema, shares
@@ -104,6 +105,7 @@ class ScreeningCoordinator:
                 "rows": [int(self.said["sketch"][s]["rows"][0]) for s in self.sites],
                 "numbers": [self._most(s) for s in self.sites],
                 "same rows": [self._same_rows(s) for s in self.sites],
+                "digest": [digest_text(self.said["sketch"][s]["digest"]) for s in self.sites],
                 "judged": [s in here and len(here) >= LEAST for s in self.sites],
                 "why not": [
                     why[s] or ("" if len(here) >= LEAST else f"only {len(here)} sites publish, and it takes {LEAST}")
@@ -116,6 +118,7 @@ class ScreeningCoordinator:
             return Screening([], cells, sites, self.alpha, {})
         published = SiteSummaries(self.layout, here, self.said, self.asked)
         findings, cells = judge(published, self.alpha)
+        findings = with_effects(published, findings)
         return Screening(findings, cells, sites, self.alpha, pool(published), evidence_of(published, findings))
 
     def _same_rows(self, site: str) -> str:
@@ -138,6 +141,11 @@ class ScreeningCoordinator:
         both = ~at.is_number[at.inputs][:, None] & ~at.is_number[at.outcome]
         r = np.where(both, 0.0, np.stack([s["outcome"][..., 0] for s in here]))
         return np.asarray(np.nan_to_num(np.abs(np.nanmean(r, 0))).max(1))
+
+
+def digest_text(digest: Numbers) -> str:
+    """Of all rows, by which a site finds what was said about it; empty of a site that publishes nothing."""
+    return "".join(f"{int(x):012x}" for x in digest) if np.isfinite(digest).all() else ""
 
 
 def choose_cuts(quantiles: Numbers) -> Numbers:

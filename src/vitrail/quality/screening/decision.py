@@ -11,6 +11,7 @@ from vitrail.quality.screening.diagnosis.cell import Cell, Diagnosis
 from vitrail.quality.screening.diagnosis.confirmation import is_clear
 from vitrail.quality.screening.diagnosis.differences import differs
 from vitrail.quality.screening.diagnosis.location_scale import keeping
+from vitrail.quality.screening.diagnosis.plain_evidence import settle_cell, suspects
 from vitrail.quality.screening.result import Finding
 from vitrail.quality.screening.schema import Flags
 from vitrail.quality.screening.site_summaries import (
@@ -31,14 +32,16 @@ ALONE, FARTHER = 1.3, 1.5  # without a clear cause, times the bar and times what
 HARDLY = 0.05  # of the rows have a value: the column is not measured there
 COUNTED = ("constant", "unit", "unit in part", "offset", "code", "clipped", "rounded", "swapped")  # counts show it
 OFF = 2.5  # z from which a count speaks against a column
+NAMED = ("swapped", "unit in part", "sign", "unit", "offset")  # causes that explain why a number goes against the study
 FREE = 4.0  # of a squared deviate: what any test shows by chance
 
 
 def judge(published: SiteSummaries, alpha: float) -> tuple[list[Finding], pd.DataFrame]:
     weighed = SiteTests(published, alpha)
     absent = find_absent(weighed)
+    wrong = find_settled(weighed)
     clear = [] if weighed.alike else find_confirmed(weighed)
-    wrong = list(clear)
+    wrong += clear
     done: set[int] = set()
     while len(done) < len(published.sites):
         over = weighed.beyond / weighed.bar
@@ -74,6 +77,29 @@ def find_absent(weighed: SiteTests) -> list[Finding]:
                 out.append(_finding(weighed, int(site), int(column), diagnosis, 0.0))
         quiet = (weighed.first == column) & (weighed.family == MISSING)
         weighed.set_aside(np.flatnonzero(measured[:, column] <= HARDLY), int(column), quiet, len(some))
+    return out
+
+
+def find_settled(weighed: SiteTests) -> list[Finding]:
+    """What goes against the study, or what no patients could make so: set aside before anything else is weighed."""
+    out = []
+    for site, column in suspects(weighed.published):
+        cell = None if weighed.accused[site, column] else Cell(weighed, int(site), int(column))
+        diagnosis = settle_cell(cell) if cell else None
+        if cell and diagnosis:
+            if diagnosis.kind in ("other", "unit", "offset"):  # what other columns tell may name the cause
+                named = explain(cell)
+                diagnosis = named if named.kind in NAMED else diagnosis
+            strength = max(1.0, float((weighed.z[site] / weighed.bar)[cell.own].max(initial=0.0)))
+            out.append(_finding(weighed, int(site), int(column), diagnosis, strength))
+    for finding in out:
+        site, column = (
+            weighed.published.sites.index(finding.site),
+            weighed.published.layout.columns.index(finding.feature),
+        )
+        weighed.flag(site, column)
+        if column != weighed.outcome:
+            weighed.predict_without(site, [*weighed.without.get(site, []), column])
     return out
 
 

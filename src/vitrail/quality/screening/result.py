@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import pandas as pd
@@ -11,8 +11,10 @@ from vitrail.core.display import HtmlRepr
 
 LABEL = "(label)"  # in place of a feature: the outcome
 MISSING = "share missing"  # a statistic that a finding names
+EFFECT = "effect"  # and of one that may be real: what it would do to a model (effect.py)
+KNOWN = "answered"  # among the numbers of a finding that somebody answered: why, who, when
 
-# kind of cause -> in words. The last three are no faults that a site could repair.
+# the one list of causes, for every verb and page: kind -> in words. The last are no faults that a site could repair
 CAUSES = {
     "unit": "in another unit",
     "unit in part": "some rows in another unit",
@@ -28,6 +30,9 @@ CAUSES = {
     "label flip": "the outcome is coded the other way round",
     "label noise": "a share of the outcomes is wrong",
     "other": "does not fit, and no usual cause explains it",
+    "out of range": "values outside the agreed range",
+    "missing by class": "missing more often in one class than in another",
+    "mostly missing": "mostly missing here",
     "only here": "measured here only",
     "not here": "not measured here",
     "differs": "differs, and may be real",
@@ -44,6 +49,11 @@ class Finding(NamedTuple):
     strength: float  # how many times the bar that chance passes in `alpha` of all clean federations
     text: str  # in one sentence: what is seen, with its numbers, and what to ask
     numbers: dict[str, Any] = {}  # noqa: RUF012  what a repair needs: factor, offset, code, share, other, levels
+
+    @property
+    def known(self) -> bool:
+        """Somebody answered it, and its numbers are still the same."""
+        return KNOWN in self.numbers
 
 
 class Findings(HtmlRepr, list[Finding]):
@@ -67,6 +77,18 @@ class Screening(NamedTuple):
     def wrong(self) -> list[Finding]:
         return [f for f in self.findings if f.wrong]
 
+    @property
+    def maybe(self) -> list[Finding]:
+        """What differs and may be real, but for what somebody answered."""
+        return [f for f in self.findings if not (f.wrong or f.known)]
+
+    def findings_of(self, site: str) -> list[Finding]:
+        return [f for f in self.findings if f.site == site]
+
+    @property
+    def known(self) -> list[Finding]:
+        return [f for f in self.findings if f.known]
+
     def _repr_html_(self) -> str:
         return HtmlRepr._repr_html_(self)  # type: ignore[arg-type]  # a named tuple has no second parent
 
@@ -74,6 +96,21 @@ class Screening(NamedTuple):
         from vitrail.quality.screening.text import to_text
 
         return to_text(self)
+
+
+def by_column(findings: Sequence[Finding]) -> list[list[Finding]]:
+    """The findings of each column together, the column with the largest effect at any site first."""
+    columns: dict[str, list[Finding]] = {}
+    for f in findings:
+        columns.setdefault(f.feature, []).append(f)
+    return sorted(columns.values(), key=lambda fs: -max(_effect(f) for f in fs))
+
+
+def _effect(finding: Finding) -> float:
+    if finding.kind in ("only here", "not here"):
+        return float("inf")  # said first: a column that is not there
+    x = finding.numbers.get(EFFECT)
+    return float(x) if isinstance(x, float | int) else finding.strength * 1e-9
 
 
 def without_sites(evidence: Mapping[str, Any]) -> dict[str, Any]:

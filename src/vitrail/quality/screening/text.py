@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from vitrail.quality.screening.result import CAUSES, LABEL, Finding, Screening
+from vitrail.core.text import several
+from vitrail.quality.screening.result import CAUSES, KNOWN, LABEL, Finding, Screening, by_column
 
-SHOWN = 10  # of what differs and may be real
+STANDINGS = ("likely wrong", "may be real", "known")  # of a finding: the words of every verb and page
+SHOWN = 10  # columns that differ and may be real
+SITES = 3  # of a column, by name
+DIFFERS = "Differs, and may be real; what would move a model's answers the most comes first"
 
 
 def sentence(finding: Finding) -> str:
@@ -23,7 +27,26 @@ def sentence(finding: Finding) -> str:
 def cause_text(finding: Finding) -> str:
     """The likely cause, and what was seen."""
     named = finding.wrong and finding.kind in CAUSES and finding.kind != "differs"
-    return f"{CAUSES[finding.kind]}. {finding.text}" if named else finding.text
+    text = f"{CAUSES[finding.kind]}. {finding.text}" if named else finding.text
+    return f"{known_words(finding)}. {text}" if finding.known else text
+
+
+def known_words(finding: Finding) -> str:
+    """Who answered a finding, when and what; empty where nobody did."""
+    entry = finding.numbers.get(KNOWN)
+    if not isinstance(entry, Mapping):
+        return ""
+    by = ", ".join(str(entry.get(k)) for k in ("who", "when") if entry.get(k))
+    cause = f"{CAUSES[finding.kind]}; " if finding.kind in CAUSES and finding.kind != "differs" else ""
+    return f"{cause}known{f' ({by})' if by else ''}: {entry.get('why', '')}"
+
+
+def column_sentence(findings: Sequence[Finding]) -> str:
+    """A column that differs at some sites: at which, and the difference with the largest effect."""
+    first, others = findings[0], [f.site for f in findings[1:]]
+    more = f" and {several(len(others) - SITES, 'more site')}" if len(others) > SITES else ""
+    also = f" Also at {', '.join(others[:SITES])}{more}." if others else ""
+    return sentence(first) + "".join(c if c.isprintable() else "?" for c in also)
 
 
 def twin_sentences(screening: Screening) -> list[str]:
@@ -47,17 +70,25 @@ def calm(screening: Screening) -> str:
 
 def sentences(findings: Iterable[Finding]) -> list[str]:
     """A line for each, and before it whether it is likely wrong."""
-    return [f"{'likely wrong' if f.wrong else 'may be real'}: {sentence(f)}" for f in findings]
+    return [f"{standing(f)}: {sentence(f)}" for f in findings]
+
+
+def standing(finding: Finding) -> str:
+    """How sure it is that something is wrong, of STANDINGS."""
+    return STANDINGS[0 if finding.wrong else 2 if finding.known else 1]
 
 
 def to_text(screening: Screening) -> str:
     """The likely wrong first, then what differs and may be real, then who was not judged."""
-    wrong, maybe = ([f"  - {sentence(f)}" for f in screening.findings if f.wrong is kind] for kind in (True, False))
+    wrong, answered = ([f"  - {sentence(f)}" for f in some] for some in (screening.wrong, screening.known))
+    maybe = [f"  - {column_sentence(column)}" for column in by_column(screening.maybe)]
     twins = [f"  - {text}" for text in twin_sentences(screening)]
     lines = ["Likely wrong", *twins, *wrong] if wrong or twins else [calm(screening)]
     if maybe:
-        rest = [f"  and {len(maybe) - SHOWN} more, less strong"] * (len(maybe) > SHOWN)
-        lines += ["", "Differs, and may be real", *maybe[:SHOWN], *rest]
+        rest = [f"  and {several(len(maybe) - SHOWN, 'more column')}, of less effect"] * (len(maybe) > SHOWN)
+        lines += ["", DIFFERS, *maybe[:SHOWN], *rest]
+    if answered:
+        lines += ["", "Known, and unchanged since", *answered]
     silent = screening.sites[~screening.sites["judged"].eq(True)]
     if len(silent):
         who = (f"{s} ({why})" for s, why in zip(silent["site"], silent["why not"], strict=True))

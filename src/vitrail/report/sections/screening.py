@@ -15,8 +15,8 @@ from markupsafe import Markup
 
 from vitrail.core.text import several
 from vitrail.quality.screening import budget
-from vitrail.quality.screening.result import CAUSES, LABEL, Finding, Screening
-from vitrail.quality.screening.text import calm, twin_sentences, written
+from vitrail.quality.screening.result import CAUSES, LABEL, Finding, Screening, by_column
+from vitrail.quality.screening.text import calm, known_words, twin_sentences, written
 from vitrail.report.charts.published_values import figures
 from vitrail.report.charts.screening_map import STANDINGS, MapCell, ScreeningMap, SiteStanding, screening_map
 from vitrail.report.pages.frame import fill, fill_part, write_page
@@ -72,7 +72,7 @@ def contents_of(screening: Screening, ask: Markup, pseudonyms: Sequence[str] = (
     """What the template is given, on the page of a run and on one of its own. `ask`: how a site looks behind a
     finding."""
     links = {id(f): f"finding-{i}" for i, f in enumerate(screening.findings)}
-    wrong, maybe = ([f for f in screening.findings if f.wrong is kind] for kind in (True, False))
+    wrong, maybe = screening.wrong, screening.maybe
     standings = standings_of(screening)
     judged = screening.sites["judged"].eq(True).any()
     return {
@@ -87,6 +87,7 @@ def contents_of(screening: Screening, ask: Markup, pseudonyms: Sequence[str] = (
         "notes": pseudonymous(screening.sites, pseudonyms),
         "map": map_of(screening, standings, links) if judged else None,
         "columns": columns_of(screening, maybe, links),
+        "known": [ShownFinding(links[id(f)], known_sentence(f), []) for f in screening.known],
         "most_columns": COLUMNS,
         "single_sites": any(of["sites"] for of in screening.evidence.values()),
         "boxes": any(of["sites"] and "quantiles" in of["all"] for of in screening.evidence.values()),
@@ -99,7 +100,7 @@ def standings_of(screening: Screening) -> dict[str, str]:
     """Site -> how it stands, of STANDINGS: the gravest first, and in each the strongest finding first."""
     sites = screening.sites
     strongest: dict[tuple[str, bool], float] = {}
-    for f in screening.findings:
+    for f in (*screening.wrong, *screening.maybe):
         strongest[f.site, f.wrong] = max(strongest.get((f.site, f.wrong), 0.0), f.strength)
     twins = set(sites["site"][sites["same rows"].ne("")]) if "same rows" in sites else set[str]()
     kinds = {}
@@ -121,7 +122,7 @@ def answer(screening: Screening, standings: Mapping[str, str]) -> Markup:
         )
     if not screening.sites["judged"].any():
         return Markup("{}").format(calm(screening))
-    maybe, cells = len(screening.findings), several(len(screening.cells), "cell")
+    maybe, cells = len(screening.maybe), several(len(screening.cells), "cell")
     differ = f" {maybe} of {cells} {'differs' if maybe == 1 else 'differ'}, and may be real." if maybe else ""
     return Markup("Nothing is likely wrong.{}").format(differ)
 
@@ -129,7 +130,7 @@ def answer(screening: Screening, standings: Mapping[str, str]) -> Markup:
 def shown_standings(screening: Screening, standings: Mapping[str, str]) -> list[ShownStanding]:
     """One line for the sites that stand alike; those that need attention are in the answer above."""
     why = dict(zip(screening.sites["site"], screening.sites["why not"], strict=True))
-    differs = pd.Series([f.site for f in screening.findings if not f.wrong], dtype=object).value_counts()
+    differs = pd.Series([f.site for f in screening.maybe], dtype=object).value_counts()
     out = []
     for kind, standing in list(STANDINGS.items())[1:]:
         sites = [site for site, of in standings.items() if of == kind]
@@ -170,16 +171,20 @@ def unbroken(text: str) -> str:
 
 
 def columns_of(screening: Screening, maybe: Sequence[Finding], links: Mapping[int, str]) -> list[ShownColumn]:
-    """What differs and may be real, the column with the strongest difference first."""
-    columns: dict[str, list[Finding]] = {}
-    for f in maybe:
-        columns.setdefault(f.feature, []).append(f)
+    """What differs and may be real, the column that would move a model's answers the most first."""
     out = []
-    for i, (feature, findings) in enumerate(columns.items()):
+    for i, findings in enumerate(by_column(maybe)):
+        feature = findings[0].feature
         shown = [ShownFinding(links[id(f)], sentence_in_column(f), []) for f in findings]
         drawn = _figures(findings, screening) if i < DRAWN else []
         out.append(ShownColumn(name(column_name(feature)), hint(findings, screening), shown, drawn))
     return out
+
+
+def known_sentence(finding: Finding) -> Markup:
+    """A finding that somebody answered."""
+    head = f"Site {finding.site}, {column_name(finding.feature)}:"
+    return Markup("{} {}. {}").format(name(head), known_words(finding), unbroken(finding.text))
 
 
 def sentence_in_column(finding: Finding) -> Markup:
@@ -215,7 +220,8 @@ def map_of(screening: Screening, standings: Mapping[str, str], links: Mapping[in
     for f in screening.findings:
         column = column_name(f.feature)
         words = f"likely wrong, {CAUSES[f.kind]}" if f.wrong and f.kind in CAUSES else CAUSES.get(f.kind, "differs")
-        cell = MapCell(words, f.wrong, f.strength, links[id(f)], f.kind == "not here")
+        words = known_words(f) or words
+        cell = MapCell(words, f.wrong, 1.0 if f.known else f.strength, links[id(f)], f.kind == "not here")
         cells.setdefault((f.site, column), cell)
         grave[column] = max(grave.get(column, (False, 0.0)), (f.wrong, f.strength))
     columns = list(dict.fromkeys([*grave, *map(column_name, screening.cells["feature"])]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -22,6 +22,7 @@ from vitrail.core.losses import UncertaintyLoss, log_shares
 from vitrail.data.encoding import fingerprint_rows
 from vitrail.data.readers.images import MisfitError, fit_cells
 from vitrail.data.readers.tables import clean
+from vitrail.quality.known_findings import mark_known
 from vitrail.quality.repair.effective_values import InputLayers
 from vitrail.quality.repair.inspection import HeldOutView, SiteInspection, inspect_site
 from vitrail.quality.screening.result import LABEL, Finding
@@ -30,6 +31,7 @@ from vitrail.runs.result import Model, Run
 from vitrail.runs.setup import build_task
 from vitrail.runs.site.holdout import summarise_own
 from vitrail.runs.site.prototype_removal import OPTION, compare_without, correct, held_out_of, scores_beside
+from vitrail.study.known_findings import KnownFinding
 from vitrail.study.model import Study
 
 
@@ -40,6 +42,7 @@ class SiteBriefing(NamedTuple):
     layers: dict[str, Tensor] = {}  # noqa: RUF012  the mean of the layers that the others published; empty without any
     others: int = 0  # how many did
     judged: bool = True  # whether the site was compared with the others at all
+    pooled: dict[str, Any] = {}  # noqa: RUF012  what all sites published together
 
 
 def behind(run: Run, site: str) -> SiteBriefing:
@@ -55,7 +58,8 @@ def behind(run: Run, site: str) -> SiteBriefing:
                 means[key] = torch.from_numpy(values.mean(0))
     sites = run.screening.sites if run.screening else None
     judged = sites is not None and bool(sites.loc[sites["site"] == public_name, "judged"].eq(True).any())
-    return SiteBriefing([f for f in run.findings() if f.site == public_name], means, others, judged)
+    pooled = run.screening.pooled if run.screening else {}
+    return SiteBriefing([f for f in run.findings() if f.site == public_name], means, others, judged, pooled)
 
 
 def look_behind(
@@ -65,6 +69,7 @@ def look_behind(
     features: Sequence[str] = (),
     pictures: Sequence[str] = (),
     without: Sequence[str] = (),
+    answers: Sequence[KnownFinding] = (),
 ) -> SiteInspection | Album:
     """The facts about this site's findings and about the columns it names, from its own table; or its pictures, and
     what its model says of them `without` some prototypes."""
@@ -78,7 +83,13 @@ def look_behind(
         raise VitrailError("cannot look", problems)
     if run.study.images:
         return look_through(site, frame, run.model_of(site), run.info["fingerprints"].get(site), pictures, without)
-    return look_at(site, frame, run.model_of(site), behind(run, site), features, run.info["fingerprints"].get(site))
+    briefing = with_answers(behind(run, site), answers, run.study)
+    return look_at(site, frame, run.model_of(site), briefing, features, run.info["fingerprints"].get(site))
+
+
+def with_answers(briefing: SiteBriefing, answers: Sequence[KnownFinding], study: Study) -> SiteBriefing:
+    """The findings, those marked that the site's own file answers."""
+    return briefing._replace(findings=mark_known(briefing.findings, answers, study.target.column))
 
 
 def unknown(
@@ -123,6 +134,7 @@ def look_at(
         study=study.name,
         private=sides[0] in own,
         judged=briefing.judged,
+        pooled=briefing.pooled,
     )
     return inspection._replace(performance=HeldOutView(study, summarise_own(mine, site, frame)) if same else None)
 

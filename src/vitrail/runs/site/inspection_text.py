@@ -27,6 +27,9 @@ def to_text(inspection: SiteInspection | Album) -> str:
         if view.brief:
             continue
         lines.append(f"{view.name}: {view.judged}: {view.trouble}" if view.trouble else view.name)
+        if view.answer:
+            lines[-1:] = [f"{view.name}: {view.answer}", f"  {view.said}", ""]
+            continue
         lines += [f"  {view.said}"] if view.said else []
         lines += [f"  {line}" for line in _bars_in_text(view)]
         lines += [f"  {view.reading}"] if view.reading else []

@@ -6,7 +6,7 @@ import numpy as np
 
 from vitrail.quality.screening.diagnosis.categories import read_outcome, recode, swapped_with
 from vitrail.quality.screening.diagnosis.cell import Cell, Diagnosis, tell, tell_shuffled
-from vitrail.quality.screening.diagnosis.differences import clearest, compared, numbers_of, statistic
+from vitrail.quality.screening.diagnosis.differences import compared, numbers_of, plainest
 from vitrail.quality.screening.diagnosis.location_scale import agreement
 from vitrail.quality.screening.diagnosis.numbers import explain_number
 from vitrail.quality.screening.site_summaries import PREDICTED
@@ -61,7 +61,7 @@ def _explain_outcome(cell: Cell) -> Diagnosis:
         return tell("label flip", text, strength=lam, levels={levels[a]: levels[b] for a, b in meant.items()})
     loud = cell.loud[PREDICTED] >= cell.counted or cell.loud[PREDICTED] > 2.5
     if lam < FADED and (loud or lam + SURE * error < 1):
-        share = float(np.clip((1 - lam) / 2, 0.0, 0.5))
+        share = share_wrong(lam, len(p.layout.levels[-1]))
         text = (
             f"The other sites' rows predict the outcomes here with {max(lam, 0):.2f} of their usual strength, as if "
             f"about {percent(share)} of them were wrong: ask how the outcome was established."
@@ -70,9 +70,17 @@ def _explain_outcome(cell: Cell) -> Diagnosis:
     return _unexplained(cell, "ask who is in the table")
 
 
+def share_wrong(strength: float, classes: int) -> float:
+    """How many outcomes are wrong where what predicts them has so much of its usual strength: of two classes a wrong
+    outcome is the other one and takes away twice its part, of several it is any other, and a wrong number (no classes)
+    is anybody's and takes away its part."""
+    most = (classes - 1) / classes if classes else 1.0  # wrong by then, nothing is left of the strength
+    return float(np.clip((1 - strength) * most, 0.0, most))
+
+
 def _unexplained(cell: Cell, ask: str) -> Diagnosis:
     """No usual cause: what differs the most, with its numbers."""
-    shown = statistic(cell.weighed, cell.site, cell.column, clearest(cell.weighed, cell.site, cell.own))
+    _, shown = plainest(cell.weighed, cell.site, cell.column, cell.own)
     return tell("other", f"{shown.text}: {ask}.", **numbers_of(shown))
 
 

@@ -61,6 +61,10 @@ class Cell:
         self.constant = float(held[0, 0]) if full else None
         self.least, self.greatest = held[1], held[2]
         self.grain, self.usual_grain = p.grain[self.site, i], grain
+        self.distinct = float(self.grain[0])
+        medians = p.quantiles[self.others, i, 9]
+        self.between = unlikeness(medians)
+        self.apart = float(np.nanmax(np.abs(medians - self.usual[9]), initial=0.0) / self.wide)
         self.number = i
 
     def off(self, q: Numbers, usual: Numbers | None = None) -> float:
@@ -76,6 +80,13 @@ class Cell:
         a, b, n = (x[self.site][mine] for x in (w.mine, w.theirs, w.rows))
         total = float((n * b * b).sum())
         return (float((n * a * b).sum() / total), float(1 / np.sqrt(total))) if total > 1 else (1.0, 9.0)
+
+
+def unlikeness(medians: Numbers) -> float:
+    """How much sites' medians differ, as a logarithm; NaN where they tell of no factor."""
+    ratio = medians[np.isfinite(medians)]
+    ratio = ratio / np.median(ratio) if len(ratio) > 1 and np.median(ratio) else ratio[:0]
+    return float(np.median(np.abs(np.log(ratio)))) if len(ratio) and (ratio > 0).all() else float("nan")
 
 
 def tell(kind: str, text: str, **numbers: Any) -> Diagnosis:

@@ -21,14 +21,15 @@ from vitrail.quality.screening.site_summaries import (
     VALUE,
 )
 from vitrail.quality.screening.statistics import GATE, GATE_OF_SHARES, SiteTests
-from vitrail.quality.screening.text import correlation, measured, percent, two
+from vitrail.quality.screening.text import correlation, measured, percent, two, written
 from vitrail.stats.tests import median_known
 
 MIDDLE, MEDIAN = 1e-9, 9  # of a cut at the median; and where the median lies in QUANTILES
 # why a difference beyond chance is not called wrong
 REASONS = {
     "small": "the difference is small",
-    "usual": "the sites differ as much in other columns",
+    "usual": "sites differ as much in {many} of {of} other columns",
+    "rare": "no other column differs as much between sites, so ask how and on whom it is measured",
     "unexplained": "no usual fault explains it: ask how and on whom it is measured",
 }
 
@@ -45,9 +46,9 @@ class Statistic(NamedTuple):
 
 def differs(weighed: SiteTests, site: int, column: int, tests: Places) -> Diagnosis:
     """What is said where nothing is held to be wrong; `tests`: those by which it differs."""
-    test = clearest(weighed, site, tests)
-    shown, why = statistic(weighed, site, column, test), reason(weighed, site, test)
-    because = f"; {REASONS[why]}" if why else ""
+    test, shown = plainest(weighed, site, column, tests)
+    why, many, of = reason(weighed, site, column, test)
+    because = f"; {REASONS[why].format(many=many, of=of)}" if why else ""
     return tell("differs", f"{shown.text}{because}.", **numbers_of(shown), reason=why)
 
 
@@ -71,14 +72,36 @@ def clearest(weighed: SiteTests, site: int, tests: Places) -> int:
     return int(tests[len(tests) - 1 - int(over[::-1].argmax())])
 
 
-def reason(weighed: SiteTests, site: int, test: int) -> str:
-    """Of REASONS; empty where none was worked out: how well outcomes are predicted is not compared between columns."""
+def plainest(weighed: SiteTests, site: int, column: int, tests: Places) -> tuple[int, Statistic]:
+    """What is clearest of those whose two numbers, as they are written, are not the same: equal medians tell
+    nothing."""
+    first, rest = None, tests
+    while len(rest):
+        test = clearest(weighed, site, rest)
+        shown = statistic(weighed, site, column, test)
+        first = first or (test, shown)
+        if np.isfinite([shown.here, shown.elsewhere]).all() and len({*written(shown._asdict())}) > 1:
+            return test, shown
+        rest = rest[rest != test]
+    assert first is not None
+    return first
+
+
+def reason(weighed: SiteTests, site: int, column: int, test: int) -> tuple[str, int, int]:
+    """Of REASONS, empty where none was worked out (how well outcomes are predicted is not compared between columns);
+    and in how many other columns some site differs as much by the same kind of statistic, of how many."""
     family = str(weighed.family[test])
     if weighed.beyond[site, test] > weighed.bar[test]:
-        return "unexplained"
+        return "unexplained", 0, 0
     if weighed.effect[site, test] < GATE.get(family, GATE_OF_SHARES):
-        return "small"
-    return "" if family == PREDICTED else "usual"
+        return "small", 0, 0
+    if family == PREDICTED:
+        return "", 0, 0
+    alike = np.flatnonzero((weighed.family == family) & (weighed.first != column) & (weighed.second != column))
+    fair = ~weighed.accused[:, weighed.first[alike]] & ~weighed.silent[:, alike]  # a fault is no measure
+    as_much = alike[((weighed.effect[:, alike] >= weighed.effect[site, test]) & fair).any(0)]
+    many, of = (len(np.unique(weighed.first[which])) for which in (as_much, alike))
+    return ("usual" if many else "rare" if of else ""), many, of
 
 
 def statistic(weighed: SiteTests, site: int, column: int, test: int) -> Statistic:

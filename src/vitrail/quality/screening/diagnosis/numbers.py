@@ -5,29 +5,21 @@ from __future__ import annotations
 import numpy as np
 
 from vitrail.data.missing_codes import CODES
-from vitrail.data.schema import Feature
-from vitrail.data.units import SLIPS, Conversion, choose_conversions
 from vitrail.quality.screening.diagnosis.cell import Cell, Diagnosis, tell, tell_shuffled
-from vitrail.quality.screening.diagnosis.differences import clearest, compared, numbers_of, statistic
+from vitrail.quality.screening.diagnosis.differences import compared, numbers_of, plainest
+from vitrail.quality.screening.diagnosis.scales import CLOSE, NumberView, moved
 from vitrail.quality.screening.schema import QUANTILES, Numbers
 from vitrail.quality.screening.site_summaries import BELOW, BEYOND, KEPT, LOCATION, OUTCOME, RELATED_TO, SIZE, VALUE
 from vitrail.quality.screening.text import correlation, percent, short
 from vitrail.stats.tests import median_known
 
 FLIPPED = -0.25  # of how a column follows the others: 1 as theirs, 0 not at all
-CLOSE = 0.35  # widths that quantiles may be off, on average, for two distributions to be taken as one
 SPIKE = 0.08  # of the rows hold one value that the others do not
-
-
-class PooledNumber:
-    """A site's own number against what all sites together published of it."""
-
-    def __init__(self, name: str, feature: Feature, q: Numbers, usual: Numbers, wide: float, share: float) -> None:
-        self.name, self.feature, self.q, self.usual, self.wide, self.share = name, feature, q, usual, wide, share
-        self.both = np.isfinite(q) & np.isfinite(usual)
-
-    def off(self, q: Numbers) -> float:
-        return float(np.abs(q - self.usual)[self.both].mean() / self.wide)
+REST = 0.8  # widths that the rows without a code may be off
+FULL, FAR = (
+    0.9,
+    5.0,
+)  # of so many rows that hold a code the rest says nothing; and widths that it then lies from all others'
 
 
 def explain_number(cell: Cell) -> Diagnosis:
@@ -41,14 +33,18 @@ def explain_number(cell: Cell) -> Diagnosis:
     lam, error = cell.follows()
     related = max(cell.loud[OUTCOME], cell.loud[RELATED_TO], cell.loud[KEPT])
     counted = max(cell.loud[f] for f in (BELOW, BEYOND, VALUE, LOCATION, SIZE)) > 3
-    other = _swapped_with(cell)
+    part = _moved_in_part(cell) if counted else None
+    if part and _has_gap(cell):  # rows in another unit turn the order of all rows, and so their relations
+        return part
+    measured = cell.column not in cell.p.layout.by_habit  # how long rows were followed is neither swapped nor turned
+    other = _swapped_with(cell) if measured else ""
     if other:
         text = (
             f"Its values look like those of {other} at the other sites, and vice versa: ask for the order of the "
             "columns."
         )
         return tell("swapped", text, other=other)
-    if lam < FLIPPED and error < 0.45 and related > 2.5:
+    if measured and lam < FLIPPED and error < 0.45 and related > 2.5:
         text = (
             f"Its correlations with other columns are reversed ({correlation(lam)} of their strength at the other "
             "sites): ask whether low and high are swapped, or the sign is lost."
@@ -59,63 +55,13 @@ def explain_number(cell: Cell) -> Diagnosis:
         diagnosis = cause(cell, lam, error)
         if diagnosis:
             return diagnosis
-    for look in (_rounded, _moved_in_part):
-        seen = look(cell)
-        if seen:
-            return seen
+    seen = _rounded(cell) or part or _moved_in_part(cell)
+    if seen:
+        return seen
     if lam < 0.5 and error < 0.3 and related > 2.5:
         return tell_shuffled(lam)
-    shown = statistic(cell.weighed, cell.site, cell.column, clearest(cell.weighed, cell.site, cell.own))
+    _, shown = plainest(cell.weighed, cell.site, cell.column, cell.own)
     return tell("other", f"{shown.text}: ask how and on whom it is measured.", **numbers_of(shown))
-
-
-def moved(cell: Cell | PooledNumber, lam: float, error: float) -> Diagnosis | None:
-    """In another unit, or offset: one factor, or one constant, brings the quantiles to the others'."""
-    if not cell.both.any() or not np.isfinite(cell.wide) or cell.share > 0.5:
-        return None
-    q, usual = cell.q, cell.usual
-    if len(np.unique(usual[cell.both])) < min(4, cell.both.sum()):  # most rows hold one value: it tells of no scale
-        return None
-    before = cell.off(q)
-    if before < 0.5:
-        return None
-    feature = cell.feature
-    best: tuple[float, Conversion] | None = None
-    for conversion in (*(choose_conversions(cell.name, feature) if feature else ()), *SLIPS):
-        rest = cell.off(conversion.convert(q))
-        if rest < (best[0] if best else min(CLOSE * 1.3, 0.4 * before)):
-            best = (rest, conversion)
-    offset = float(np.median((q - usual)[cell.both]))
-    moved = cell.off(q - offset)
-    large = np.abs(usual) > 1e-9 * cell.wide
-    use = cell.both & large
-    factor = float(np.median((q / np.where(large, usual, 1.0))[use])) if use.any() else 1.0
-    scaled = cell.off(q / factor) if factor > 0 else float("inf")
-    medians = compared("median", "value", q[9], usual[9])
-    spread = float((q[cell.both].max() - q[cell.both].min()) / max(1e-12, np.ptp(usual[cell.both])))
-    if best and (best[0] < 1.3 * moved or not 0.7 < spread < 1.4):
-        c = best[1]
-        unit = (
-            f"as if in {c.other} instead of {c.unit} ({c.formula()})"
-            if c.other
-            else f"as if the decimal point had slipped ({c.formula()})"
-        )
-        text = f"Its median is {short(q[9])} here and {short(usual[9])} at the other sites, {unit}: ask for the unit."
-        return tell("unit", text, factor=c.factor, offset=c.offset, unit=c.other, conversion=c.formula(), **medians)
-    wide = factor > 1.5 or 0 < factor < 0.67
-    if wide and scaled < min(CLOSE, 0.4 * before) and scaled < 0.9 * moved:
-        larger = f"Its values are about {short(factor)} times as large as at the other sites"
-        smaller = f"The values at the other sites are about {short(1 / factor)} times as large"
-        text = f"{larger if factor > 1 else smaller}, as if in another unit: ask for the unit."
-        return tell("unit", text, factor=1 / factor, offset=0.0, unit="", conversion="", **medians)
-    if moved < min(CLOSE, 0.4 * before) and (lam > 0.2 or error > 0.4):
-        text = (
-            f"Its values are about {short(abs(offset))} {'higher' if offset > 0 else 'lower'}"
-            f" than at the other sites, all of"
-            " them alike: ask for the zero point."
-        )
-        return tell("offset", text, offset=-offset, **medians)
-    return None
 
 
 def _spiked(cell: Cell, lam: float, error: float) -> Diagnosis | None:
@@ -141,23 +87,41 @@ def _spiked(cell: Cell, lam: float, error: float) -> Diagnosis | None:
             side = "above" if j else "below"
             text = f"{shares}, and none lies {side} it: ask whether values are cut off at that bound."
             return tell("clipped", text, value=value, share=cell.share, **rows)
+    if not is_code(cell, value, cell.share):
+        return None
     text = f"{shares}: ask whether it stands for values that were not measured."
     return tell("code", text, code=value, share=cell.share, **rows)
 
 
 def _is_rest_as_usual(cell: Cell) -> bool:
-    """Whether the rows that do not hold the value that stands out, far from all others', are as the others' rows."""
+    """Whether a value that stands out lies far from all others', and the rows that do not hold it are as theirs."""
+    finite = cell.usual[np.isfinite(cell.usual)]
+    if not len(finite) or not SPIKE < cell.gap < 0.9 or not cell.wide > 0:
+        return False
+    apart = not finite.min() - 0.25 * cell.wide <= cell.value <= finite.max() + 0.25 * cell.wide
+    return apart and rest_off(cell, cell.value, cell.share) < CLOSE
+
+
+def rest_off(cell: NumberView, value: float, share: float) -> float:
+    """How far the rows that do not hold a value are from the others' rows, in widths; NaN where too few are left."""
     finite = np.isfinite(cell.usual)
-    if not finite.any() or not SPIKE < cell.gap < 0.9 or not cell.wide > 0:
-        return False
-    low, high = cell.usual[finite].min(), cell.usual[finite].max()
-    above = cell.value > high + 0.25 * cell.wide
-    if not above and not cell.value < low - 0.25 * cell.wide:
-        return False
-    at = QUANTILES / (1 - cell.share) if above else (QUANTILES - cell.share) / (1 - cell.share)
-    rest = np.isfinite(cell.q) & (cell.q != cell.value) & (at > 0) & (at < 1)
+    if not finite.any() or not share < 1 or not cell.wide > 0:
+        return float("nan")
+    at = np.where(cell.q < value, QUANTILES, QUANTILES - share) / (1 - share)
+    rest = np.isfinite(cell.q) & (cell.q != value) & (at > 0) & (at < 1)
     usual = np.interp(at, QUANTILES[finite], cell.usual[finite])
-    return bool(rest.any() and np.abs(cell.q - usual)[rest].mean() < CLOSE * cell.wide)
+    return float(np.abs(cell.q - usual)[rest].mean() / cell.wide) if rest.any() else float("nan")
+
+
+def is_code(cell: NumberView, value: float, share: float) -> bool:
+    """Whether a heap of one value may stand for what was not measured: only where the other rows are as elsewhere.
+    Where hardly any are left, it must be a number that people write for that, far from all that others measured."""
+    rest = rest_off(cell, value, share)
+    if np.isfinite(rest) and share < FULL:
+        return rest < REST
+    finite = cell.usual[np.isfinite(cell.usual)]
+    far = len(finite) and not finite.min() - FAR * cell.wide <= value <= finite.max() + FAR * cell.wide
+    return bool(far and value in CODES)
 
 
 def _coarse_step(cell: Cell) -> float:
@@ -203,6 +167,18 @@ def _moved_in_part(cell: Cell) -> Diagnosis | None:
     return tell("unit in part", text, factor=factor, share=float(far.mean()))
 
 
+def _has_gap(cell: Cell) -> bool:
+    """Whether a wide gap parts the rows that lie beyond all others' from the rest."""
+    q = cell.q[np.isfinite(cell.q)]
+    steps = np.diff(q)
+    at = int(steps.argmax()) if len(steps) else 0
+    low, high = np.nanmin(cell.usual) - cell.wide, np.nanmax(cell.usual) + cell.wide
+    if not len(steps) or steps[at] < 1.5 * cell.wide:
+        return False
+    own, far = (q[: at + 1], q[at + 1 :]) if q[at + 1] > high else (q[at + 1 :], q[: at + 1])
+    return bool(((own >= low) & (own <= high)).all() and ((far < low) | (far > high)).all())
+
+
 def _swapped_with(cell: Cell) -> str:
     """Another number whose values look like this one's elsewhere, and the other way round."""
     p, at = cell.p, cell.p.layout
@@ -226,7 +202,7 @@ def _swapped_with(cell: Cell) -> str:
     like = off(cell.q[None], usual) / wide  # this one, as if it were another
     back = off(q, cell.usual[None]) / cell.wide  # another, as if it were this one
     theirs = off(q, usual) / wide
-    inputs = at.column[at.numbers] != len(at.columns) - 1
+    inputs = ~np.isin(at.column[at.numbers], [len(at.columns) - 1, *at.by_habit])
     near = 0.45 if len(like) < 30 else 0.2  # among many, some look alike by chance
     fine = inputs & (like < near) & (back < near) & (np.maximum(mine, theirs) > 2.5 * np.maximum(like, back))
     fine[cell.number] = False

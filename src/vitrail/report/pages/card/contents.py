@@ -9,7 +9,8 @@ from vitrail.analysis.calibration import RateInterval, judge, observed_expected
 from vitrail.core.text import number, several
 from vitrail.data.event_class import decision_sentence, event_sentence
 from vitrail.metrics.survival import end_words
-from vitrail.quality.screening.result import CAUSES, LABEL, Finding
+from vitrail.quality.screening.result import LABEL, Finding
+from vitrail.quality.screening.text import STANDINGS, cause_text, standing
 from vitrail.report.pages.card.tripod import answered_items, other_items
 from vitrail.report.text import metric_words
 from vitrail.runs.site.card import Card
@@ -144,13 +145,16 @@ def _data(card: Card) -> CardSection:
         tables.append(CardTable("Columns that the model uses", heads, rows, "wire", folded=len(rows) > FOLDED))
     folded = []
     if card.findings is not None:
-        wrong, maybe = ([_finding(card, f) for f in card.findings if f.wrong is kind] for kind in (True, False))
+        sorts = {kind: [_finding(card, f) for f in card.findings if standing(f) == kind] for kind in STANDINGS}
+        wrong, maybe, answered = (sorts[kind] for kind in STANDINGS)
         verb = "is" if len(wrong) == 1 else "are"
         many = f"{several(len(wrong), 'column')} of this site {verb} likely wrong:"
         none = "no column of this site is likely wrong."
         lines += [f"Compared with the other sites, {many if wrong else none}", *wrong]
         if maybe:
             folded.append(FoldedList(f"{several(len(maybe), 'column')} that differ and may be real", maybe))
+        if answered:
+            folded.append(FoldedList(f"{several(len(answered), 'finding')} that somebody answered", answered))
     return CardSection("data", "Data", lines=lines, tables=tables, folded=folded)
 
 
@@ -170,9 +174,12 @@ def _missing(card: Card) -> str:
 
 
 def _finding(card: Card, finding: Finding) -> str:
-    column = card.study.target.column if finding.feature == LABEL else finding.feature
-    cause = f" ({CAUSES[finding.kind]})" if finding.wrong else ""
-    return f"{column}{cause}: {finding.text}"
+    return finding_line(card.study.target.column, finding)
+
+
+def finding_line(outcome: str, finding: Finding) -> str:
+    """A finding under the name of its column."""
+    return f"{outcome if finding.feature == LABEL else finding.feature}: {cause_text(finding)}"
 
 
 def _performance(card: Card) -> CardSection:

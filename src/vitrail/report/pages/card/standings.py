@@ -69,7 +69,7 @@ def _data(card: Card) -> Standing:
             "Data", "not compared", "unsure", "Whether its columns mean the same as elsewhere is not known."
         )
     wrong = [f for f in card.findings if f.wrong]
-    maybe = len(card.findings) - len(wrong)
+    maybe = sum(not (f.wrong or f.known) for f in card.findings)
     words = f"{several(maybe, 'column')} {'differs' if maybe == 1 else 'differ'}, and may be real."
     if wrong:
         verb = "is" if len(wrong) == 1 else "are"
