@@ -19,6 +19,7 @@ from vitrail.quality.screening.site_summaries import (
     MISSING,
     OUTCOME,
     PREDICTED,
+    RATIO,
     SIZE,
     VALUE,
     SiteSummaries,
@@ -168,8 +169,9 @@ def flag_cells(weighed: SiteTests, site: int, rest: float) -> list[Finding]:
         gains = {c: g for c, g in gains.items() if c in suspects}
         if not gains:
             break
-        column = max(gains, key=lambda c: gains[c])
-        column = choose_end(weighed, site, column, columns, live)
+        column = loudest_count(weighed, gains, live & (over > 1))
+        if column < 0:
+            column = choose_end(weighed, site, max(gains, key=lambda c: gains[c]), columns, live)
         cell = Cell(weighed, site, column)
         diagnosis = explain(cell)
         strength = float(over[best])
@@ -181,13 +183,22 @@ def flag_cells(weighed: SiteTests, site: int, rest: float) -> list[Finding]:
             diagnosis = differs(weighed, site, column, np.flatnonzero(weighed.tests_of(site, column)))
         out.append(_finding(weighed, site, column, diagnosis, strength))
         columns.append(column)
-        if column == weighed.outcome:
+        if column == weighed.outcome and not weighed.alike:
             break
         weighed.flag(site, column)
-        weighed.predict_without(site, [*weighed.without.get(site, []), column])
+        if column != weighed.outcome:
+            weighed.predict_without(site, [*weighed.without.get(site, []), column])
     for column in columns:
         weighed.flag(site, column)
     return out
+
+
+def loudest_count(weighed: SiteTests, gains: dict[int, float], loud: Flags) -> int:
+    """Among sites that are alike, the column that explains most of those whose own counts are off: these cannot come
+    from a wrong outcome. -1 if there is none."""
+    counted = {*weighed.first[loud & weighed.marginal].tolist()} - {weighed.outcome}
+    counted &= {*gains}
+    return max(counted, key=lambda c: gains[c]) if counted and weighed.alike else -1
 
 
 def choose_end(weighed: SiteTests, site: int, column: int, columns: list[int], live: Flags) -> int:
@@ -197,14 +208,37 @@ def choose_end(weighed: SiteTests, site: int, column: int, columns: list[int], l
     if outcome in columns:
         return column
     first = column if column != outcome else strongest_tie(weighed, site, live)
-    if first < 0 or (column == outcome and off[weighed.first == outcome].any()):
+    if column == outcome and off[weighed.first == outcome].any():
         return column
-    if off[weighed.first == first].any():
+    if first >= 0 and off[weighed.first == first].any():
         return first
+    misplaced = most_misplaced(weighed, site, live)
+    if weighed.alike and misplaced >= 0:
+        return misplaced if misplaced == outcome else misplaced_or_outcome(weighed, site, misplaced, live)
+    if first < 0:
+        return column
     speaks = outcome_or(weighed, site, first, live)
     if column == outcome:
         return first if speaks < -FREE else outcome
     return outcome if speaks > 0 else column
+
+
+def most_misplaced(weighed: SiteTests, site: int, live: Flags) -> int:
+    """The column whose values belong to their rows the least: a wrong column makes those worse that it predicts, but
+    itself the most. -1 if none is off."""
+    off = np.where(live & (weighed.family == RATIO), weighed.beyond[site], 0.0)
+    return int(weighed.first[off.argmax()]) if off.max(initial=0.0) > OFF else -1
+
+
+def misplaced_or_outcome(weighed: SiteTests, site: int, column: int, live: Flags) -> int:
+    """Values that do not belong to their rows, or an outcome that does not: a wrong column does not fit the other
+    features either; with a wrong outcome the others do not predict it either."""
+    test = int(np.flatnonzero((weighed.family == RATIO) & (weighed.first == weighed.outcome))[0])
+    if not live[test] or weighed.beyond[site, test] < OFF:
+        return column
+    seen, expected = weighed.without_outcome(site, column)
+    speaks = (seen - expected) ** 2 - seen**2 + outcome_or(weighed, site, column, live)
+    return weighed.outcome if speaks > 0 else column
 
 
 def strongest_tie(weighed: SiteTests, site: int, live: Flags) -> int:
@@ -260,7 +294,9 @@ def attribute(weighed: SiteTests, site: int, live: Flags) -> dict[int, float]:
             if column == weighed.outcome and family == OUTCOME:
                 continue  # the outcome is judged by how well it is predicted, and by its own counts
             pair = (int(weighed.first[i]), int(weighed.second[i]))
-            key = (column, "counts" if weighed.marginal[i] else family if family == PREDICTED else pair)
+            key = (column, "counts" if weighed.marginal[i] else PREDICTED if family == RATIO else pair)
+            if family == PREDICTED:
+                key = (column, PREDICTED)
             best[key] = max(best.get(key, 0.0), float(gain[i]))
     out: dict[int, float] = {}
     for (column, _), g in best.items():

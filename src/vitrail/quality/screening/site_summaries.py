@@ -10,9 +10,9 @@ from vitrail.quality.screening.schema import CUTS, VALUES, Flags, Numbers, Place
 from vitrail.quality.screening.site import ridge_of, sizes_of
 
 MISSING, SHARE, BELOW, BEYOND, VALUE = "missing", "share", "below", "beyond", "value"
-OUTCOME, RELATED_TO, PREDICTED = "outcome", "related", "predicted"
+OUTCOME, RELATED_TO, PREDICTED, RATIO = "outcome", "related", "predicted", "ratio"
 LOCATION, SIZE, KEPT = "location", "size", "kept"
-FAMILIES = (MISSING, SHARE, BELOW, BEYOND, VALUE, OUTCOME, RELATED_TO, PREDICTED, LOCATION, SIZE, KEPT)
+FAMILIES = (MISSING, SHARE, BELOW, BEYOND, VALUE, OUTCOME, RELATED_TO, PREDICTED, RATIO, LOCATION, SIZE, KEPT)
 
 
 class Margins(NamedTuple):
@@ -60,6 +60,7 @@ class SiteSummaries:
         self.same = stacked("counts", "same")  # [site, number, value]
         self.related = stacked("ties", "related")  # [site, input, 3, 4]
         self.predicted = stacked("ties", "predicted")  # [site, outcome, 2]
+        self.ratios = stacked("ties", "ratios")  # [site, column, moment]
         self.cuts, self.values = asked["counts"]["cuts"], asked["counts"]["values"]
         self.chosen = layout.inputs[asked["counts"]["chosen"].astype(np.int64)]
         self.products, self.partners = asked["ties"]["products"], asked["ties"]["related"]

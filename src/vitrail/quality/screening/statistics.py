@@ -14,25 +14,30 @@ from vitrail.quality.screening.site_summaries import (
     LOCATION,
     OUTCOME,
     PREDICTED,
+    RATIO,
     RELATED_TO,
     SHARE,
     SIZE,
     VALUE,
     SiteSummaries,
 )
-from vitrail.stats.tests import arcsine, compare_counts, compare_odds, more_than, spread_of_others, t_as_z, usual_spread
+from vitrail.stats.tests import arcsine, compare_counts, compare_odds, more_than, skewed_as_z, spread_of_others, t_as_z, usual_spread
 
 PRIOR = 12.0  # degrees of freedom that a family's usual spread counts for
 GATE = {
     PREDICTED: 0.12,
     OUTCOME: 0.12,
     RELATED_TO: 0.12,
+    RATIO: 0.15,
     LOCATION: 0.3,
     SIZE: 0.4,
     KEPT: 0.5,
 }  # differences that matter: of atanh(r), or arcsines of shares
 GATE_OF_SHARES = 0.10
 LEAST_ROWS = FLOOR
+LEAST_SCATTER = 1e-3  # of a row's log ratio: below that it tells nothing
+TOLD = 0.02  # by so much the mean must grow if all values were another row's: else a column tells nothing of the others
+OWN = 0.5  # weight of a site's own scatter, where it is larger: rows that add much are few, and some sites have more
 TO_OUTCOME = 1 / 3  # of what chance may do, for how well the outcome is predicted
 BETTER = 100.0  # outcomes that are predicted better than elsewhere must be so much less likely: few faults do that
 ALIKE = 0.025  # spread of arcsines of shares between sites up to which they count as alike
@@ -46,11 +51,12 @@ class SiteTests:
         self.alpha = alpha
         at, m, t = p.layout, p.margins, p.ties
         self.outcome = len(at.columns) - 1
+        self.alike = False
         k = len(at.outcome)
         number, inputs = at.column[at.numbers], np.arange(self.outcome)
-        shapes = [LOCATION] * len(number) + [SIZE] * len(number) + [KEPT] * len(inputs)
+        shapes = [LOCATION] * len(number) + [SIZE] * len(number) + [KEPT] * len(inputs) + [RATIO] * len(at.columns)
         self.family = np.concatenate([m.family, t.family, np.full(k, PREDICTED), np.array(shapes, "<U9")])
-        alone = np.concatenate([np.full(k, self.outcome), number, number, inputs])
+        alone = np.concatenate([np.full(k, self.outcome), number, number, inputs, np.arange(len(at.columns))])
         self.first = np.concatenate([m.column, at.column[t.first], alone])
         self.second = np.concatenate([np.full(len(m.column), -1), at.column[t.second], np.full(len(alone), -1)])
         self.marginal = np.arange(len(self.family)) < len(m.family)
@@ -72,26 +78,32 @@ class SiteTests:
         spread = np.median(self._t[:, counted]) if counted.any() else 0.0
         usual = np.median(self._v[:, counted]) if counted.any() else 1.0
         self.alike = bool(spread < max(ALIKE**2, usual / 2))  # sites as if dealt from one pack of rows
+        if self.alike:
+            self._beyond_the_usual(np.arange(len(self.family)))
 
     def _levels(self) -> Numbers:
         """[test]: of how much chance it may make use. A part goes to how well the outcome is predicted, which is one
-        test and the most harmful of faults; of the rest each cell has its share, half to counts, half to ties."""
+        test and the most harmful of faults; of the rest each cell has its share: half to counts, a quarter to whether values belong to their rows, a quarter to ties."""
         every = self.alpha / len(self.published.sites)
         per = (1 - TO_OUTCOME) * every / len(self.published.layout.columns)
         out = np.zeros(len(self.family))
         cells = len(self.published.layout.columns)
-        for which in (self.marginal, ~self.marginal & ~self.predicted):
+        ratio = self.family == RATIO
+        to_outcome = self.predicted | (ratio & (self.first == self.outcome))
+        for which, part in ((self.marginal, 1 / 2), (ratio, 1 / 4), (~self.marginal & ~ratio & ~self.predicted, 1 / 4)):
             number = np.bincount(self.first[which], minlength=cells).astype(float)
             number += np.bincount(self.second[which & (self.second >= 0)], minlength=cells)
-            share = per / 2 / np.maximum(number, 1)
+            share = per * part / np.maximum(number, 1)
             mean = (share[self.first] + share[self.second]) / 2
             out = np.where(which, np.where(self.second >= 0, mean, share[self.first]), out)
-        return np.where(self.predicted, TO_OUTCOME * every / max(1, self.predicted.sum()), out)
+        for which in (self.predicted, to_outcome & ratio):
+            out = np.where(which, TO_OUTCOME / 2 * every / max(1, which.sum()), out)
+        return out
 
     def flag(self, site: int, column: int) -> None:
         """Set a cell aside as a yardstick, and weigh again what it was part of."""
         self.accused[site, column] = True
-        again = (self.first == column) | (self.second == column)
+        again = (self.first == column) | (self.second == column) | (self.family == RATIO)
         near = np.isin(self.first, np.unique([self.first[again], self.second[again]])) & (self.family == KEPT)
         self.run_tests(np.flatnonzero(again | near))
 
@@ -105,7 +117,7 @@ class SiteTests:
         """Sites that do not measure a column are no yardstick for it, and are not judged by it."""
         self.accused[sites, column] = True
         again = (self.first == column) | (self.second == column)
-        self.run_tests(np.flatnonzero(again))
+        self.run_tests(np.flatnonzero(again | (self.family == RATIO)))
         for site in sites:
             self.silent[site] |= again
             self.predict_without(int(site), [*self.without.get(int(site), []), column])
@@ -121,6 +133,7 @@ class SiteTests:
         if self.predicted[which].any():
             self._weigh_predicted()
         self._weigh_shapes(which)
+        self._weigh_ratios(which[self.family[which] == RATIO])
         self._beyond_the_usual(which)
 
     def _weigh_shapes(self, which: Places) -> None:
@@ -145,6 +158,60 @@ class SiteTests:
             self.mine[:, place], self.theirs[:, place] = x, usual
             self.rows[:, place] = np.where(np.isfinite(x), 1.0, 0.0)
             self._t[:, place], self._df[:, place] = spread_of_others(gap, v, there, True)
+
+    def _weigh_ratios(self, place: Places) -> None:
+        """Whether values belong to their rows; only one that belongs less than elsewhere speaks. At a site where a
+        column was accused the others lack it, so that theirs say nothing."""
+        if not len(place):
+            return
+        column, p = self.first[place], self.published
+        mean, moved, scatter, third, *_ = np.moveaxis(p.ratios[:, column], 2, 0)
+        rows = np.where(np.isfinite(mean), np.nan_to_num(p.known[:, column]), 0.0)
+        disturbed = self.accused.any(1)[:, None] & ~self.accused[:, column]
+        fair = ~self.accused[:, column] & (~disturbed if (~self.accused.any(1)).sum() > 2 else True)
+        weight = np.where((rows > 0) & fair, rows, 0.0)
+        scatter, third = (self._with_own(x, weight) for x in (scatter, third))
+        self._compare(place, mean, rows, scatter, rows, fair, plain=True)
+        told = moved - self.theirs[:, place] > TOLD
+        less = (self.mine[:, place] > self.theirs[:, place]) & ~disturbed & told
+        # a mean of few rows, of which some add much, is skewed
+        skewness = third / np.maximum(rows, 1) ** 2 / np.maximum(self._v[:, place], 1e-12) ** 1.5
+        self.z[:, place] = np.minimum(self.z[:, place], skewed_as_z(self.plain[:, place], skewness))
+        for loud in (self.z, self.plain):
+            loud[:, place] = np.where(less, loud[:, place], 0.0)
+        self.effect[:, place] = self._misplaced(place)
+
+    @staticmethod
+    def _with_own(x: Numbers, weight: Numbers) -> Numbers:
+        """[site, test]: of the other sites' rows, or between that and the site's own where this is larger."""
+        own = np.nan_to_num(x)
+        theirs = ((weight * own).sum(0) - weight * own) / np.maximum(weight.sum(0) - weight, 1)
+        return np.asarray(np.maximum(theirs, (1 - OWN) * theirs + OWN * own).clip(min=0.0))
+
+    def misplaced(self, site: int, column: int) -> float:
+        """The share of a column's values that are as if of other rows: 0 as at the other sites, 1 all of them."""
+        return float(self._misplaced(np.flatnonzero((self.family == RATIO) & (self.first == column)))[site, 0])
+
+    def without_outcome(self, site: int, column: int) -> tuple[float, float]:
+        """How far a column's values are from fitting the other features of their rows, in units of chance, and how far
+        they would be if the column were what is wrong; (0, 0) where nothing tells."""
+        p, fair = self.published, ~self.accused[:, column] & np.isfinite(self.published.ratios[:, column, 4])
+        fair[site] = False
+        n = float(np.nan_to_num(p.known[site, column]))
+        mean, moved, variance = p.ratios[:, column, 4:7].T
+        if not fair.any() or not np.isfinite(mean[site]) or n < LEAST_ROWS:
+            return 0.0, 0.0
+        rows = np.where(fair, np.nan_to_num(p.known[:, column]), 0.0)
+        usual = float(np.nan_to_num(mean) @ rows / rows.sum())
+        spread = max(LEAST_SCATTER, float(np.nan_to_num(variance) @ rows / rows.sum()), float(variance[site]))
+        error = float(np.sqrt(spread * (1 / n + 1 / rows.sum())))
+        expected = self.misplaced(site, column) * max(0.0, float(moved[site]) - usual)
+        return (float(mean[site]) - usual) / error, expected / error
+
+    def _misplaced(self, place: Places) -> Numbers:
+        here, usual, whole = self.mine[:, place], self.theirs[:, place], self.published.ratios[:, self.first[place], 1]
+        told = (whole > usual) & (self.rows[:, place] > 0)
+        return np.where(told, np.clip((here - usual) / np.where(told, whole - usual, 1.0), 0.0, 1.0), 0.0)
 
     def _most_extreme(self, families: tuple[str, ...]) -> Numbers:
         """[site, column]: of its tests, by chance alone."""
@@ -189,24 +256,34 @@ class SiteTests:
         self._compare(place, p.r[:, which], p.rows[:, which], p.scatter[:, which], few, fair)
         self._exact_odds(which, place, fair)
 
-    def _compare(self, place: Places, r: Numbers, rows: Numbers, scatter: Numbers, few: Numbers, fair: Flags) -> None:
-        """Correlations of each site against the others' mean; how they scatter is taken from the others."""
+    def _compare(
+        self,
+        place: Places,
+        r: Numbers,
+        rows: Numbers,
+        scatter: Numbers,
+        few: Numbers,
+        fair: Flags,
+        plain: bool = False,
+    ) -> None:
+        """Correlations, or means (`plain`), of each site against the others' mean; how they scatter is taken from the
+        others."""
         there = rows >= LEAST_ROWS
         n = np.where(there & fair, rows, 0.0)
-        mine = np.arctanh(np.clip(r, -0.98, 0.98))
+        mine = np.nan_to_num(r) if plain else np.arctanh(np.clip(r, -0.98, 0.98))
         others = n.sum(0) - n
         mean = ((n * mine).sum(0) - n * mine) / np.maximum(others, 1)
         weights = np.where(np.isfinite(scatter), n, 0.0)
         weight = weights.sum(0) - weights
         usual = ((weights * np.nan_to_num(scatter)).sum(0) - weights * np.nan_to_num(scatter)) / np.maximum(weight, 1)
-        usual = np.where(weight > 0, np.maximum(usual, 0.05), 1.0)
+        usual = np.where(weight > 0, np.maximum(scatter if plain else usual, LEAST_SCATTER if plain else 0.05), 1.0)
         enough = there & (((n > 0).sum(0) - (n > 0)) >= 2)
         v = usual * (1 / np.maximum(rows, 1) + 1 / np.maximum(others, 1))
         x = np.where(enough, np.abs(mine - mean) / np.sqrt(v), 0.0)
         df = np.maximum(3.0, np.minimum(few - 3, rows))
         self.plain[:, place], self.z[:, place] = x, t_as_z(x, df)
         self.effect[:, place], self._v[:, place] = np.where(enough, np.abs(mine - mean), 0.0), v
-        self.mine[:, place], self.theirs[:, place] = np.tanh(mine), np.tanh(mean)
+        self.mine[:, place], self.theirs[:, place] = (mine, mean) if plain else (np.tanh(mine), np.tanh(mean))
         self.rows[:, place] = np.where(enough, rows, 0.0)
         each = np.where(n > 0, usual / np.maximum(n, 1), 1.0)
         self._t[:, place], self._df[:, place] = spread_of_others(mine, each, n > 0, True)
@@ -292,6 +369,9 @@ class SiteTests:
         beyond = np.where(grow > 1.00005, t_as_z(whole / grow, PRIOR + k - 1), z)
         beyond = np.minimum(beyond, z)
         reach = np.where(self.marginal[which], beyond, plain / grow)
+        if self.alike:  # what chance does not do is no way in which they differ; but guesses are better at some sites
+            guessed = np.isin(family, (RATIO, PREDICTED))
+            beyond, reach = np.where(guessed, beyond, z), np.where(guessed | self.marginal[which], beyond, plain)
         small = self.effect[:, which] < np.array([GATE.get(str(f), GATE_OF_SHARES) for f in family])
         self.beyond[:, which], self.reach[:, which] = np.where(small, 0.0, beyond), np.where(small, 0.0, reach)
         self._as_elsewhere(which)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from vitrail.quality.screening.diagnosis.categories import read_outcome, recode, swapped_with
-from vitrail.quality.screening.diagnosis.cell import Cell, Diagnosis, tell, tell_shuffled
+from vitrail.quality.screening.diagnosis.cell import Cell, Diagnosis, tell, tell_misplaced, tell_shuffled
 from vitrail.quality.screening.diagnosis.differences import clearest, compared, numbers_of, statistic
 from vitrail.quality.screening.diagnosis.location_scale import agreement
 from vitrail.quality.screening.diagnosis.numbers import explain_number
-from vitrail.quality.screening.site_summaries import PREDICTED
+from vitrail.quality.screening.site_summaries import PREDICTED, RATIO
 from vitrail.quality.screening.text import correlation, percent
 
 FLIPPED, FADED = -0.35, 0.85  # of how the outcome follows the others': 1 as theirs, 0 not at all
@@ -60,14 +60,28 @@ def _explain_outcome(cell: Cell) -> Diagnosis:
         )
         return tell("label flip", text, strength=lam, levels={levels[a]: levels[b] for a, b in meant.items()})
     loud = cell.loud[PREDICTED] >= cell.counted or cell.loud[PREDICTED] > 2.5
-    if lam < FADED and (loud or lam + SURE * error < 1):
-        share = float(np.clip((1 - lam) / 2, 0.0, 0.5))
+    misplaced = cell.loud[RATIO] > max(2.5, cell.counted)
+    if misplaced or (lam < FADED and (loud or lam + SURE * error < 1)):
+        share = wrong_outcomes(cell, lam)
         text = (
             f"The other sites' rows predict the outcomes here with {max(lam, 0):.2f} of their usual strength, as if "
             f"about {percent(share)} of them were wrong: ask how the outcome was established."
         )
         return tell("label noise", text, share=share)
     return _unexplained(cell, "ask who is in the table")
+
+
+def wrong_outcomes(cell: Cell, lam: float) -> float:
+    """About how many outcomes are wrong: of those that are as if of other rows, some are right by chance."""
+    p, outcome = cell.p, cell.p.layout.outcome
+    drawn = cell.weighed.misplaced(cell.site, cell.column)
+    if not drawn:
+        return float(np.clip((1 - lam) / 2, 0.0, 0.5))
+    shares = np.nan_to_num(p.shares[cell.site, outcome])
+    if p.layout.is_number[outcome[0]]:
+        return drawn
+    shares = np.append(shares, 1 - shares) if len(shares) == 1 else shares
+    return float(drawn * (1 - (shares**2).sum()))
 
 
 def _unexplained(cell: Cell, ask: str) -> Diagnosis:
@@ -104,6 +118,8 @@ def _explain_levels(cell: Cell) -> Diagnosis:
             return tell("sign", text, levels={levels[0]: levels[1], levels[1]: levels[0]}, **shares)
         if abs(lam) < 0.5 and error < 0.25 and abs(a - b) < 0.1:
             return tell_shuffled(lam)
+        if cell.loud[RATIO] > max(2.5, cell.counted):
+            return tell_misplaced(cell)
         return _unexplained(cell, f"ask what is counted as {levels[1]}")
     mapping = recode(p, cell.site, cell.column, cell.others)
     if mapping:
@@ -115,4 +131,6 @@ def _explain_levels(cell: Cell) -> Diagnosis:
         return tell("recoded", text, levels={levels[k]: levels[v] for k, v in mapping.items()})
     if lam < 0.5 and error < 0.25:
         return tell_shuffled(lam)
+    if cell.loud[RATIO] > max(2.5, cell.counted):
+        return tell_misplaced(cell)
     return _unexplained(cell, "ask whether its categories mean the same")

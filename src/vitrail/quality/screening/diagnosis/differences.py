@@ -16,6 +16,7 @@ from vitrail.quality.screening.site_summaries import (
     LOCATION,
     MISSING,
     PREDICTED,
+    RATIO,
     SHARE,
     SIZE,
     VALUE,
@@ -96,6 +97,10 @@ def statistic(weighed: SiteTests, site: int, column: int, test: int) -> Statisti
             f"Its correlations with related columns have {percent(here, 0)} of the strength that they have at the "
             "other sites",
         )
+    if family == RATIO:
+        share = weighed.misplaced(site, column)
+        text = f"Its values fit the rest of their rows as if about {percent(share)} of them were other rows' values"
+        return Statistic("share of values as if of other rows", "share", share, 0.0, text)
     if family == PREDICTED:
         a, b = two(here, elsewhere, correlation)
         text = f"The outcomes here have a correlation of {a} with what the other sites' rows predict; there it is {b}"

@@ -7,10 +7,10 @@ import numpy as np
 from vitrail.data.missing_codes import CODES
 from vitrail.data.schema import Feature
 from vitrail.data.units import SLIPS, Conversion, choose_conversions
-from vitrail.quality.screening.diagnosis.cell import Cell, Diagnosis, tell, tell_shuffled
+from vitrail.quality.screening.diagnosis.cell import Cell, Diagnosis, tell, tell_misplaced, tell_shuffled
 from vitrail.quality.screening.diagnosis.differences import clearest, compared, numbers_of, statistic
 from vitrail.quality.screening.schema import QUANTILES, Numbers
-from vitrail.quality.screening.site_summaries import BELOW, BEYOND, KEPT, LOCATION, OUTCOME, RELATED_TO, SIZE, VALUE
+from vitrail.quality.screening.site_summaries import BELOW, BEYOND, KEPT, LOCATION, OUTCOME, RATIO, RELATED_TO, SIZE, VALUE
 from vitrail.quality.screening.text import correlation, percent, short
 from vitrail.stats.tests import median_known
 
@@ -65,6 +65,8 @@ def explain_number(cell: Cell) -> Diagnosis:
             return seen
     if lam < 0.5 and error < 0.3 and related > 2.5:
         return tell_shuffled(lam)
+    if cell.loud[RATIO] > max(2.5, cell.counted):
+        return tell_misplaced(cell)
     shown = statistic(cell.weighed, cell.site, cell.column, clearest(cell.weighed, cell.site, cell.own))
     return tell("other", f"{shown.text}: ask how and on whom it is measured.", **numbers_of(shown))
 
