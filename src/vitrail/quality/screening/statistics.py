@@ -7,6 +7,7 @@ from scipy.special import ndtri
 
 from vitrail.quality.screening.diagnosis.location_scale import keeping, locations, sizes
 from vitrail.quality.screening.schema import FLOOR, Flags, Numbers, Places
+from vitrail.quality.screening.site_spread import SITE_SPREAD
 from vitrail.quality.screening.site_summaries import (
     BELOW,
     BEYOND,
@@ -23,6 +24,7 @@ from vitrail.quality.screening.site_summaries import (
 )
 from vitrail.stats.tests import arcsine, compare_counts, compare_odds, more_than, skewed_as_z, spread_of_others, t_as_z, usual_spread
 
+SHIPPED = 6.0  # columns that the shipped yardstick counts for
 PRIOR = 12.0  # degrees of freedom that a family's usual spread counts for
 GATE = {
     PREDICTED: 0.12,
@@ -70,6 +72,9 @@ class SiteTests:
         self.doubted = np.ones(len(p.sites), bool)  # an outcome that is off there is not explained by a column
         self.without: dict[int, list[int]] = {}  # site -> columns that its outcome is not predicted from
         self.silent = np.zeros(shape, bool)  # tests that are told otherwise
+        names = self.kinds()
+        self.shipped = np.array([SITE_SPREAD.get(name, np.nan) for name in names])  # [test]: between hospitals
+        self._columns = {str(f): len(np.unique(self.first[self.family == f])) for f in np.unique(self.family)}
         self._usual: dict[str, Numbers] = {}  # family -> [site, 1]: how much the others differ in most columns
         self.level = self._levels()
         self.bar = -ndtri(self.level / 2)
@@ -355,13 +360,43 @@ class SiteTests:
         self._weigh_predicted()
         self._beyond_the_usual(place)
 
+    def spread_between(self) -> Numbers:
+        """[site, test]: the variance between the other sites beyond chance; may be negative."""
+        return self._t
+
+    def freedom(self) -> Numbers:
+        return self._df
+
+    def _usual_spreads(self, t: Numbers, df: Numbers, family: Numbers) -> dict[str, Numbers]:
+        """{family: [site, 1]}: how much these sites differ in most columns."""
+        out = {str(f): usual_spread(t[:, family == f], df[:, family == f]) for f in np.unique(family)}
+        out[PREDICTED] = np.zeros((len(t), 1))
+        return out
+
+    def _middle(self, which: Places) -> Numbers:
+        """[site, test]: by how much sites differ in such columns. Of sites that differ, drawn to what hospitals differ
+        by in quantities of that kind, the more the fewer columns of their own tell."""
+        family = self.family[which]
+        own = np.concatenate([self._usual[str(f)] for f in family], 1)
+        if self.alike:
+            return own
+        shipped = self.shipped[which]
+        columns = np.array([self._columns[str(f)] for f in family])
+        return np.where(np.isnan(shipped), own, (columns * own + SHIPPED * shipped) / (columns + SHIPPED))
+
+    def kinds(self) -> list[str]:
+        """[test]: its family, and the kind of its column, as the shipped yardstick has them."""
+        at = self.published.layout
+        known = {"numeric": "number", "binary": "yes or no", "categorical": "category"}
+        kind = ["outcome" if c == self.outcome else known[k] for c, k in enumerate(at.kinds)]
+        return [f"{f}, {kind[c]}" for f, c in zip(self.family, self.first, strict=True)]
+
     def _beyond_the_usual(self, which: Places) -> None:
         """z and plain with the spread between the other sites; 0 where the difference is too small to matter."""
         t, df, family = self._t[:, which], self._df[:, which], self.family[which]
         if not self._usual:
-            self._usual = {str(f): usual_spread(t[:, family == f], df[:, family == f]) for f in np.unique(family)}
-            self._usual[PREDICTED] = np.zeros((len(t), 1))
-        middle = np.concatenate([self._usual[str(f)] for f in family], 1)
+            self._usual = self._usual_spreads(t, df, family)
+        middle = self._middle(which)
         spread = np.where(df > 0, np.maximum(0.0, (PRIOR * middle + df * t) / (PRIOR + df)), 0.0)
         k, v, plain, z = np.maximum(df + 1, 1), self._v[:, which], self.plain[:, which], self.z[:, which]
         grow = np.sqrt((v + spread * (1 + 1 / k)) / np.maximum(v, 1e-12))

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
+from vitrail.data.missing_codes import CODES
 from vitrail.quality.screening.diagnosis.categories import read_outcome, recode, swapped_with
 from vitrail.quality.screening.diagnosis.cell import Cell, Diagnosis, tell, tell_misplaced, tell_shuffled
 from vitrail.quality.screening.diagnosis.differences import clearest, compared, numbers_of, statistic
 from vitrail.quality.screening.diagnosis.location_scale import agreement
 from vitrail.quality.screening.diagnosis.numbers import explain_number
+from vitrail.quality.screening.schema import Numbers
 from vitrail.quality.screening.site_summaries import PREDICTED, RATIO
 from vitrail.quality.screening.text import correlation, percent
 
 FLIPPED, FADED = -0.35, 0.85  # of how the outcome follows the others': 1 as theirs, 0 not at all
 REVERSED = -0.6  # of how columns go with the outcome, against each other site's
 SURE = 1.6  # errors from 1
+LEAST_CODED = 0.03  # of the rows have a level that is a code
 
 
 def explain(cell: Cell) -> Diagnosis:
@@ -90,6 +93,18 @@ def _unexplained(cell: Cell, ask: str) -> Diagnosis:
     return tell("other", f"{shown.text}: {ask}.", **numbers_of(shown))
 
 
+def _coded_level(cell: Cell, here: Numbers, there: Numbers) -> Diagnosis | None:
+    """A level whose name is a usual code for missing values, and that other sites hardly have."""
+    at = cell.p.layout
+    for k, v in enumerate(np.flatnonzero(at.column == cell.column)):
+        name = str(at.levels[cell.column][int(at.level[v])])
+        if name.lstrip("-").isdigit() and float(name) in CODES and here[k] > LEAST_CODED and there[k] < here[k] / 5:
+            text = f"{percent(here[k])} of the rows have {name}, {percent(there[k])} elsewhere: ask whether it stands for "
+            shares = compared(f"share with {name}", "share", here[k], there[k])
+            return tell("code", f"{text}values that were not measured.", code=float(name), share=float(here[k]), **shares)
+    return None
+
+
 def _explain_levels(cell: Cell) -> Diagnosis:
     p, at = cell.p, cell.p.layout
     which = np.flatnonzero(at.column == cell.column)
@@ -102,6 +117,9 @@ def _explain_levels(cell: Cell) -> Diagnosis:
         level = levels[int(at.level[which[int(np.nan_to_num(here).argmax())]])] if np.nanmax(here) == 1 else levels[0]
         text = f"Every row has {level}, while it varies at the other sites: ask whether it was recorded at all."
         return tell("constant", text, value=level)
+    code = _coded_level(cell, here, there)
+    if code:
+        return code
     if cell.kind == "binary":
         other = swapped_with(p, cell.site, cell.column, cell.others)
         if other:
