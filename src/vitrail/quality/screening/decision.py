@@ -14,6 +14,7 @@ from vitrail.quality.screening.diagnosis.location_scale import keeping
 from vitrail.quality.screening.result import Finding
 from vitrail.quality.screening.schema import Flags
 from vitrail.quality.screening.site_summaries import (
+    BELOW,
     BEYOND,
     LOCATION,
     MISSING,
@@ -29,6 +30,9 @@ from vitrail.quality.screening.statistics import SiteTests
 FURTHER = 1e-3  # a further cell at the same site must be so much less likely
 MOST = 4  # cells at one site
 ALONE, FARTHER = 1.3, 1.5  # without a clear cause, times the bar and times what any other site shows
+BY_FAR = 2.0  # times the bar: farther than hospitals differ in such a quantity (site_spread.py)
+FEW_SITES, FEW_ROWS, CAREFUL = 4, 30, 1.5  # with fewer sites or rows so many times that
+IN_NUMBERS = (BELOW, BEYOND, LOCATION, SIZE, VALUE)
 HARDLY = 0.05  # of the rows have a value: the column is not measured there
 COUNTED = ("constant", "unit", "unit in part", "offset", "code", "clipped", "rounded", "swapped")  # counts show it
 OFF = 2.5  # z from which a count speaks against a column
@@ -169,7 +173,8 @@ def flag_cells(weighed: SiteTests, site: int, rest: float) -> list[Finding]:
         gains = {c: g for c, g in gains.items() if c in suspects}
         if not gains:
             break
-        column = loudest_count(weighed, gains, live & (over > 1))
+        far = live & (over > by_far(weighed, site)) & weighed.marginal & np.isin(weighed.family, IN_NUMBERS)
+        column = loudest_count(weighed, gains, live & (over > 1) if weighed.alike else far)
         if column < 0:
             column = choose_end(weighed, site, max(gains, key=lambda c: gains[c]), columns, live)
         cell = Cell(weighed, site, column)
@@ -179,7 +184,8 @@ def flag_cells(weighed: SiteTests, site: int, rest: float) -> list[Finding]:
         sure = (weighed.alike and not habit) or is_clear(cell, diagnosis)
         # where sites differ, outcomes may be others as well
         mix = habit or (column == weighed.outcome and diagnosis.kind == "other")
-        if not sure and (out or mix or strength < max(ALONE, FARTHER * rest)):
+        beyond_any = not habit and bool(far[weighed.first == column].any())
+        if not sure and not beyond_any and (out or mix or strength < max(ALONE, FARTHER * rest)):
             diagnosis = differs(weighed, site, column, np.flatnonzero(weighed.tests_of(site, column)))
         out.append(_finding(weighed, site, column, diagnosis, strength))
         columns.append(column)
@@ -193,12 +199,18 @@ def flag_cells(weighed: SiteTests, site: int, rest: float) -> list[Finding]:
     return out
 
 
+def by_far(weighed: SiteTests, site: int) -> float:
+    """Times the bar, that no hospital differs by; more where there is less to compare with."""
+    few = len(weighed.published.sites) < FEW_SITES or weighed.published.rows[site] < FEW_ROWS
+    return BY_FAR * (CAREFUL if few else 1.0)
+
+
 def loudest_count(weighed: SiteTests, gains: dict[int, float], loud: Flags) -> int:
-    """Among sites that are alike, the column that explains most of those whose own counts are off: these cannot come
-    from a wrong outcome. -1 if there is none."""
+    """The column that explains most of those whose own counts are off: these cannot come from a wrong outcome. -1 if
+    there is none."""
     counted = {*weighed.first[loud & weighed.marginal].tolist()} - {weighed.outcome}
     counted &= {*gains}
-    return max(counted, key=lambda c: gains[c]) if counted and weighed.alike else -1
+    return max(counted, key=lambda c: gains[c]) if counted else -1
 
 
 def choose_end(weighed: SiteTests, site: int, column: int, columns: list[int], live: Flags) -> int:

@@ -22,7 +22,16 @@ from vitrail.quality.screening.site_summaries import (
     VALUE,
     SiteSummaries,
 )
-from vitrail.stats.tests import arcsine, compare_counts, compare_odds, more_than, skewed_as_z, spread_of_others, t_as_z, usual_spread
+from vitrail.stats.tests import (
+    arcsine,
+    compare_counts,
+    compare_odds,
+    more_than,
+    skewed_as_z,
+    spread_of_others,
+    t_as_z,
+    usual_spread,
+)
 
 SHIPPED = 6.0  # columns that the shipped yardstick counts for
 PRIOR = 12.0  # degrees of freedom that a family's usual spread counts for

@@ -99,9 +99,13 @@ def _coded_level(cell: Cell, here: Numbers, there: Numbers) -> Diagnosis | None:
     for k, v in enumerate(np.flatnonzero(at.column == cell.column)):
         name = str(at.levels[cell.column][int(at.level[v])])
         if name.lstrip("-").isdigit() and float(name) in CODES and here[k] > LEAST_CODED and there[k] < here[k] / 5:
-            text = f"{percent(here[k])} of the rows have {name}, {percent(there[k])} elsewhere: ask whether it stands for "
+            text = (
+                f"{percent(here[k])} of the rows have {name}, {percent(there[k])} elsewhere: ask whether it stands for "
+            )
             shares = compared(f"share with {name}", "share", here[k], there[k])
-            return tell("code", f"{text}values that were not measured.", code=float(name), share=float(here[k]), **shares)
+            return tell(
+                "code", f"{text}values that were not measured.", code=float(name), share=float(here[k]), **shares
+            )
     return None
 
 

@@ -10,7 +10,17 @@ from vitrail.data.units import SLIPS, Conversion, choose_conversions
 from vitrail.quality.screening.diagnosis.cell import Cell, Diagnosis, tell, tell_misplaced, tell_shuffled
 from vitrail.quality.screening.diagnosis.differences import clearest, compared, numbers_of, statistic
 from vitrail.quality.screening.schema import QUANTILES, Numbers
-from vitrail.quality.screening.site_summaries import BELOW, BEYOND, KEPT, LOCATION, OUTCOME, RATIO, RELATED_TO, SIZE, VALUE
+from vitrail.quality.screening.site_summaries import (
+    BELOW,
+    BEYOND,
+    KEPT,
+    LOCATION,
+    OUTCOME,
+    RATIO,
+    RELATED_TO,
+    SIZE,
+    VALUE,
+)
 from vitrail.quality.screening.text import correlation, percent, short
 from vitrail.stats.tests import median_known
 
