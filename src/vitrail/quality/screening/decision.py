@@ -12,6 +12,7 @@ from vitrail.quality.screening.diagnosis.confirmation import is_clear
 from vitrail.quality.screening.diagnosis.differences import differs
 from vitrail.quality.screening.diagnosis.location_scale import keeping
 from vitrail.quality.screening.result import Finding
+from vitrail.quality.screening.row_tests import without_outcome
 from vitrail.quality.screening.schema import Flags
 from vitrail.quality.screening.site_summaries import (
     BELOW,
@@ -248,7 +249,7 @@ def misplaced_or_outcome(weighed: SiteTests, site: int, column: int, live: Flags
     test = int(np.flatnonzero((weighed.family == RATIO) & (weighed.first == weighed.outcome))[0])
     if not live[test] or weighed.beyond[site, test] < OFF:
         return column
-    seen, expected = weighed.without_outcome(site, column)
+    seen, expected = without_outcome(weighed, site, column)
     speaks = (seen - expected) ** 2 - seen**2 + outcome_or(weighed, site, column, live)
     return weighed.outcome if speaks > 0 else column
 

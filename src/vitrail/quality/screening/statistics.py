@@ -6,6 +6,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from vitrail.quality.screening.diagnosis.location_scale import keeping, locations, sizes
+from vitrail.quality.screening.row_tests import weigh_ratios
 from vitrail.quality.screening.schema import FLOOR, Flags, Numbers, Places
 from vitrail.quality.screening.site_spread import SITE_SPREAD
 from vitrail.quality.screening.site_summaries import (
@@ -27,7 +28,6 @@ from vitrail.stats.tests import (
     compare_counts,
     compare_odds,
     more_than,
-    skewed_as_z,
     spread_of_others,
     t_as_z,
     usual_spread,
@@ -47,8 +47,6 @@ GATE = {
 GATE_OF_SHARES = 0.10
 LEAST_ROWS = FLOOR
 LEAST_SCATTER = 1e-3  # of a row's log ratio: below that it tells nothing
-TOLD = 0.02  # by so much the mean must grow if all values were another row's: else a column tells nothing of the others
-OWN = 0.5  # weight of a site's own scatter, where it is larger: rows that add much are few, and some sites have more
 TO_OUTCOME = 1 / 3  # of what chance may do, for how well the outcome is predicted
 BETTER = 100.0  # outcomes that are predicted better than elsewhere must be so much less likely: few faults do that
 ALIKE = 0.025  # spread of arcsines of shares between sites up to which they count as alike
@@ -76,7 +74,9 @@ class SiteTests:
         shape = (len(p.sites), len(self.family))
         self.z, self.beyond, self.plain, self.effect = (np.zeros(shape) for _ in range(4))
         self.mine, self.theirs, self.rows, self.reach = (np.zeros(shape) for _ in range(4))
-        self._t, self._df, self._v = (np.zeros(shape) for _ in range(3))  # how much the other sites differ, and chance
+        self._t, self._df, self.variance = (
+            np.zeros(shape) for _ in range(3)
+        )  # how much the other sites differ, and chance
         self.accused = np.zeros((len(p.sites), len(at.columns)), bool)
         self.doubted = np.ones(len(p.sites), bool)  # an outcome that is off there is not explained by a column
         self.without: dict[int, list[int]] = {}  # site -> columns that its outcome is not predicted from
@@ -90,14 +90,15 @@ class SiteTests:
         self.run_tests(np.arange(len(self.family)))
         counted = np.isin(self.family, (BELOW, SHARE))
         spread = np.median(self._t[:, counted]) if counted.any() else 0.0
-        usual = np.median(self._v[:, counted]) if counted.any() else 1.0
+        usual = np.median(self.variance[:, counted]) if counted.any() else 1.0
         self.alike = bool(spread < max(ALIKE**2, usual / 2))  # sites as if dealt from one pack of rows
         if self.alike:
             self._beyond_the_usual(np.arange(len(self.family)))
 
     def _levels(self) -> Numbers:
         """[test]: of how much chance it may make use. A part goes to how well the outcome is predicted, which is one
-        test and the most harmful of faults; of the rest each cell has its share: half to counts, a quarter to whether values belong to their rows, a quarter to ties."""
+        test and the most harmful of faults; of the rest each cell has its share: half to counts, a quarter to whether
+        values belong to their rows, a quarter to ties."""
         every = self.alpha / len(self.published.sites)
         per = (1 - TO_OUTCOME) * every / len(self.published.layout.columns)
         out = np.zeros(len(self.family))
@@ -147,7 +148,7 @@ class SiteTests:
         if self.predicted[which].any():
             self._weigh_predicted()
         self._weigh_shapes(which)
-        self._weigh_ratios(which[self.family[which] == RATIO])
+        weigh_ratios(self, which[self.family[which] == RATIO])
         self._beyond_the_usual(which)
 
     def _weigh_shapes(self, which: Places) -> None:
@@ -168,64 +169,10 @@ class SiteTests:
             gap = np.nan_to_num(x, nan=usual) - usual
             self.plain[:, place] = np.abs(gap) / np.sqrt(v)
             self.z[:, place] = np.minimum(self.plain[:, place], loud)
-            self.effect[:, place], self._v[:, place] = np.abs(gap), v
+            self.effect[:, place], self.variance[:, place] = np.abs(gap), v
             self.mine[:, place], self.theirs[:, place] = x, usual
             self.rows[:, place] = np.where(np.isfinite(x), 1.0, 0.0)
             self._t[:, place], self._df[:, place] = spread_of_others(gap, v, there, True)
-
-    def _weigh_ratios(self, place: Places) -> None:
-        """Whether values belong to their rows; only one that belongs less than elsewhere speaks. At a site where a
-        column was accused the others lack it, so that theirs say nothing."""
-        if not len(place):
-            return
-        column, p = self.first[place], self.published
-        mean, moved, scatter, third, *_ = np.moveaxis(p.ratios[:, column], 2, 0)
-        rows = np.where(np.isfinite(mean), np.nan_to_num(p.known[:, column]), 0.0)
-        disturbed = self.accused.any(1)[:, None] & ~self.accused[:, column]
-        fair = ~self.accused[:, column] & (~disturbed if (~self.accused.any(1)).sum() > 2 else True)
-        weight = np.where((rows > 0) & fair, rows, 0.0)
-        scatter, third = (self._with_own(x, weight) for x in (scatter, third))
-        self._compare(place, mean, rows, scatter, rows, fair, plain=True)
-        told = moved - self.theirs[:, place] > TOLD
-        less = (self.mine[:, place] > self.theirs[:, place]) & ~disturbed & told
-        # a mean of few rows, of which some add much, is skewed
-        skewness = third / np.maximum(rows, 1) ** 2 / np.maximum(self._v[:, place], 1e-12) ** 1.5
-        self.z[:, place] = np.minimum(self.z[:, place], skewed_as_z(self.plain[:, place], skewness))
-        for loud in (self.z, self.plain):
-            loud[:, place] = np.where(less, loud[:, place], 0.0)
-        self.effect[:, place] = self._misplaced(place)
-
-    @staticmethod
-    def _with_own(x: Numbers, weight: Numbers) -> Numbers:
-        """[site, test]: of the other sites' rows, or between that and the site's own where this is larger."""
-        own = np.nan_to_num(x)
-        theirs = ((weight * own).sum(0) - weight * own) / np.maximum(weight.sum(0) - weight, 1)
-        return np.asarray(np.maximum(theirs, (1 - OWN) * theirs + OWN * own).clip(min=0.0))
-
-    def misplaced(self, site: int, column: int) -> float:
-        """The share of a column's values that are as if of other rows: 0 as at the other sites, 1 all of them."""
-        return float(self._misplaced(np.flatnonzero((self.family == RATIO) & (self.first == column)))[site, 0])
-
-    def without_outcome(self, site: int, column: int) -> tuple[float, float]:
-        """How far a column's values are from fitting the other features of their rows, in units of chance, and how far
-        they would be if the column were what is wrong; (0, 0) where nothing tells."""
-        p, fair = self.published, ~self.accused[:, column] & np.isfinite(self.published.ratios[:, column, 4])
-        fair[site] = False
-        n = float(np.nan_to_num(p.known[site, column]))
-        mean, moved, variance = p.ratios[:, column, 4:7].T
-        if not fair.any() or not np.isfinite(mean[site]) or n < LEAST_ROWS:
-            return 0.0, 0.0
-        rows = np.where(fair, np.nan_to_num(p.known[:, column]), 0.0)
-        usual = float(np.nan_to_num(mean) @ rows / rows.sum())
-        spread = max(LEAST_SCATTER, float(np.nan_to_num(variance) @ rows / rows.sum()), float(variance[site]))
-        error = float(np.sqrt(spread * (1 / n + 1 / rows.sum())))
-        expected = self.misplaced(site, column) * max(0.0, float(moved[site]) - usual)
-        return (float(mean[site]) - usual) / error, expected / error
-
-    def _misplaced(self, place: Places) -> Numbers:
-        here, usual, whole = self.mine[:, place], self.theirs[:, place], self.published.ratios[:, self.first[place], 1]
-        told = (whole > usual) & (self.rows[:, place] > 0)
-        return np.where(told, np.clip((here - usual) / np.where(told, whole - usual, 1.0), 0.0, 1.0), 0.0)
 
     def _most_extreme(self, families: tuple[str, ...]) -> Numbers:
         """[site, column]: of its tests, by chance alone."""
@@ -259,7 +206,7 @@ class SiteTests:
         self.mine[:, which], self.theirs[:, which] = mine, theirs
         self.rows[:, which] = trials
         self.effect[:, which] = np.nan_to_num(np.abs(arcsine(mine) - arcsine(theirs)))
-        self._v[:, which] = 1 / (4 * trials + 2) + 1 / (4 * np.maximum(m, 1) + 2)
+        self.variance[:, which] = 1 / (4 * trials + 2) + 1 / (4 * np.maximum(m, 1) + 2)
 
     def _weigh_ties(self, which: Places) -> None:
         p, at = self.published.ties, self.published.layout
@@ -267,10 +214,10 @@ class SiteTests:
         fair = ~(self.accused[:, first] | self.accused[:, second])
         place = which + len(self.published.margins.family)
         few = p.few[:, which]
-        self._compare(place, p.r[:, which], p.rows[:, which], p.scatter[:, which], few, fair)
+        self.compare(place, p.r[:, which], p.rows[:, which], p.scatter[:, which], few, fair)
         self._exact_odds(which, place, fair)
 
-    def _compare(
+    def compare(
         self,
         place: Places,
         r: Numbers,
@@ -296,7 +243,7 @@ class SiteTests:
         x = np.where(enough, np.abs(mine - mean) / np.sqrt(v), 0.0)
         df = np.maximum(3.0, np.minimum(few - 3, rows))
         self.plain[:, place], self.z[:, place] = x, t_as_z(x, df)
-        self.effect[:, place], self._v[:, place] = np.where(enough, np.abs(mine - mean), 0.0), v
+        self.effect[:, place], self.variance[:, place] = np.where(enough, np.abs(mine - mean), 0.0), v
         self.mine[:, place], self.theirs[:, place] = (mine, mean) if plain else (np.tanh(mine), np.tanh(mean))
         self.rows[:, place] = np.where(enough, rows, 0.0)
         each = np.where(n > 0, usual / np.maximum(n, 1), 1.0)
@@ -323,7 +270,7 @@ class SiteTests:
         if not len(place):
             return
         rows = np.where(np.isfinite(p.predicted[..., 0]), p.rows[:, None], 0.0)
-        arrays = (self.z, self.plain, self.effect, self.mine, self.theirs, self.rows, self._t, self._df, self._v)
+        arrays = (self.z, self.plain, self.effect, self.mine, self.theirs, self.rows, self._t, self._df, self.variance)
         before = [a[:, place].copy() for a in arrays]
         for columns in {(), *(tuple(c) for c in self.without.values())}:
             mine = np.array([tuple(self.without.get(s, ())) == columns for s in range(len(p.sites))])[:, None]
@@ -334,7 +281,7 @@ class SiteTests:
             least = np.full(fair.shape, np.inf)
             # as published, and without accused cells as reckoned from ties: off is what is off by both
             for predictions in self.predict(columns):
-                self._compare(place, predictions, rows, p.predicted[..., 1], self._few(rows), fair)
+                self.compare(place, predictions, rows, p.predicted[..., 1], self._few(rows), fair)
                 better = self.mine[:, place] * np.sign(self.theirs[:, place]) > np.abs(self.theirs[:, place])
                 less = np.sqrt(np.maximum(0.0, self.z[:, place] ** 2 - 2 * np.log(BETTER)))
                 self.z[:, place] = np.where(better, less, self.z[:, place])
@@ -407,7 +354,7 @@ class SiteTests:
             self._usual = self._usual_spreads(t, df, family)
         middle = self._middle(which)
         spread = np.where(df > 0, np.maximum(0.0, (PRIOR * middle + df * t) / (PRIOR + df)), 0.0)
-        k, v, plain, z = np.maximum(df + 1, 1), self._v[:, which], self.plain[:, which], self.z[:, which]
+        k, v, plain, z = np.maximum(df + 1, 1), self.variance[:, which], self.plain[:, which], self.z[:, which]
         grow = np.sqrt((v + spread * (1 + 1 / k)) / np.maximum(v, 1e-12))
         whole = np.where(np.isin(family, (LOCATION, SIZE, KEPT)), plain, z)
         beyond = np.where(grow > 1.00005, t_as_z(whole / grow, PRIOR + k - 1), z)

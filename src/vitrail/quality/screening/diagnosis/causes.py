@@ -10,6 +10,7 @@ from vitrail.quality.screening.diagnosis.cell import Cell, Diagnosis, tell, tell
 from vitrail.quality.screening.diagnosis.differences import clearest, compared, numbers_of, statistic
 from vitrail.quality.screening.diagnosis.location_scale import agreement
 from vitrail.quality.screening.diagnosis.numbers import explain_number
+from vitrail.quality.screening.row_tests import misplaced
 from vitrail.quality.screening.schema import Numbers
 from vitrail.quality.screening.site_summaries import PREDICTED, RATIO
 from vitrail.quality.screening.text import correlation, percent
@@ -77,7 +78,7 @@ def _explain_outcome(cell: Cell) -> Diagnosis:
 def wrong_outcomes(cell: Cell, lam: float) -> float:
     """About how many outcomes are wrong: of those that are as if of other rows, some are right by chance."""
     p, outcome = cell.p, cell.p.layout.outcome
-    drawn = cell.weighed.misplaced(cell.site, cell.column)
+    drawn = misplaced(cell.weighed, cell.site, cell.column)
     if not drawn:
         return float(np.clip((1 - lam) / 2, 0.0, 0.5))
     shares = np.nan_to_num(p.shares[cell.site, outcome])

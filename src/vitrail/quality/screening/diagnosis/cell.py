@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from vitrail.quality.screening.row_tests import misplaced
 from vitrail.quality.screening.schema import Numbers
 from vitrail.quality.screening.site_summaries import FAMILIES, OUTCOME, PREDICTED, RELATED_TO
 from vitrail.quality.screening.statistics import SiteTests
@@ -91,10 +92,10 @@ def tell_shuffled(lam: float) -> Diagnosis:
 
 
 def tell_misplaced(cell: Cell) -> Diagnosis:
-    share = cell.weighed.misplaced(cell.site, cell.column)
+    share = misplaced(cell.weighed, cell.site, cell.column)
     text = (
         f"Its values fit the other columns of their rows as if about {percent(share)} of them were other rows' values, "
-        "though as a whole they look alike: ask whether a part of this column was put in another order, pasted twice, or "
-        "linked to other persons."
+        "though as a whole they look alike: ask whether a part of this column was put in another order, pasted twice, "
+        "or linked to other persons."
     )
     return tell("shuffled", text, share=share)

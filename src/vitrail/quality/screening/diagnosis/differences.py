@@ -8,6 +8,7 @@ import numpy as np
 
 from vitrail.quality.screening.diagnosis.cell import Diagnosis, tell
 from vitrail.quality.screening.result import MISSING as SHARE_MISSING
+from vitrail.quality.screening.row_tests import misplaced
 from vitrail.quality.screening.schema import Places
 from vitrail.quality.screening.site_summaries import (
     BELOW,
@@ -98,7 +99,7 @@ def statistic(weighed: SiteTests, site: int, column: int, test: int) -> Statisti
             "other sites",
         )
     if family == RATIO:
-        share = weighed.misplaced(site, column)
+        share = misplaced(weighed, site, column)
         text = f"Its values fit the rest of their rows as if about {percent(share)} of them were other rows' values"
         return Statistic("share of values as if of other rows", "share", share, 0.0, text)
     if family == PREDICTED:
