@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 LEAST_SCATTER = 1e-3  # of a row's log ratio: below that it tells nothing
 TOLD = 0.02  # by so much the mean must grow if all values were another row's: else a column tells nothing of the others
-OWN = 0.5  # weight of a site's own scatter, where it is larger: rows that add much are few, and some sites have more
+OWN = 0.25  # weight of a site's own scatter, where it is larger: rows that add much are few, and some sites have more
 
 
 def weigh_ratios(tests: SiteTests, place: Places) -> None:

@@ -111,8 +111,8 @@ class SiteTests:
             share = per * part / np.maximum(number, 1)
             mean = (share[self.first] + share[self.second]) / 2
             out = np.where(which, np.where(self.second >= 0, mean, share[self.first]), out)
-        for which in (self.predicted, to_outcome & ratio):
-            out = np.where(which, TO_OUTCOME / 2 * every / max(1, which.sum()), out)
+        for which, part in ((self.predicted, 1 / 3), (to_outcome & ratio, 2 / 3)):
+            out = np.where(which, TO_OUTCOME * part * every / max(1, which.sum()), out)
         return out
 
     def flag(self, site: int, column: int) -> None:
