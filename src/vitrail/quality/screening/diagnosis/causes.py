@@ -72,7 +72,7 @@ def _explain_outcome(cell: Cell) -> Diagnosis:
             f"about {percent(share)} of them were wrong: ask how the outcome was established."
         )
         return tell("label noise", text, share=share)
-    return _unexplained(cell, "ask who is in the table")
+    return unexplained(cell, "ask who is in the table")
 
 
 def wrong_outcomes(cell: Cell, lam: float) -> float:
@@ -88,7 +88,7 @@ def wrong_outcomes(cell: Cell, lam: float) -> float:
     return float(drawn * (1 - (shares**2).sum()))
 
 
-def _unexplained(cell: Cell, ask: str) -> Diagnosis:
+def unexplained(cell: Cell, ask: str) -> Diagnosis:
     """No usual cause: what differs the most, with its numbers."""
     shown = statistic(cell.weighed, cell.site, cell.column, clearest(cell.weighed, cell.site, cell.own))
     return tell("other", f"{shown.text}: {ask}.", **numbers_of(shown))
@@ -143,7 +143,7 @@ def _explain_levels(cell: Cell) -> Diagnosis:
             return tell_shuffled(lam)
         if cell.loud[RATIO] > max(2.5, cell.counted):
             return tell_misplaced(cell)
-        return _unexplained(cell, f"ask what is counted as {levels[1]}")
+        return unexplained(cell, f"ask what is counted as {levels[1]}")
     mapping = recode(p, cell.site, cell.column, cell.others)
     if mapping:
         words = ", ".join(f"{levels[k]} as {levels[v]}" for k, v in mapping.items())
@@ -156,4 +156,4 @@ def _explain_levels(cell: Cell) -> Diagnosis:
         return tell_shuffled(lam)
     if cell.loud[RATIO] > max(2.5, cell.counted):
         return tell_misplaced(cell)
-    return _unexplained(cell, "ask whether its categories mean the same")
+    return unexplained(cell, "ask whether its categories mean the same")
