@@ -8,7 +8,7 @@ from scipy.special import ndtri
 
 from vitrail.quality.screening.diagnosis.causes import explain, say_absent, unexplained
 from vitrail.quality.screening.diagnosis.cell import Cell, Diagnosis
-from vitrail.quality.screening.diagnosis.confirmation import is_clear, may_be_unit
+from vitrail.quality.screening.diagnosis.confirmation import is_clear, is_one_factor
 from vitrail.quality.screening.diagnosis.differences import differs
 from vitrail.quality.screening.diagnosis.location_scale import keeping
 from vitrail.quality.screening.result import Finding
@@ -180,7 +180,7 @@ def flag_cells(weighed: SiteTests, site: int, rest: float) -> list[Finding]:
             column = choose_end(weighed, site, max(gains, key=lambda c: gains[c]), columns, live)
         cell = Cell(weighed, site, column)
         diagnosis = explain(cell)
-        if diagnosis.kind == "unit" and not weighed.alike and not may_be_unit(diagnosis):
+        if diagnosis.kind == "unit" and not weighed.alike and not is_one_factor(cell, diagnosis):
             diagnosis = unexplained(cell, "ask how and on whom it is measured")
         strength = float(over[best])
         habit = column in weighed.published.layout.by_habit  # differs among sites that are else alike

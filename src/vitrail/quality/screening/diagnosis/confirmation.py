@@ -80,21 +80,19 @@ def _is_far(cell: Cell, diagnosis: Diagnosis) -> bool:
     return bool(any(far))
 
 
-def may_be_unit(diagnosis: Diagnosis) -> bool:
-    """By a known pair of units or a slip of the point, or by more than houses differ."""
-    known = bool(diagnosis.numbers["conversion"])
-    return known or not 1 / UNKNOWN < float(diagnosis.numbers["factor"]) < UNKNOWN
-
-
-def _is_unit(cell: Cell, diagnosis: Diagnosis) -> bool:
-    """Far, by a pair of units or a slip of the point, or farther than any house; and as much wider as it is larger:
+def is_one_factor(cell: Cell, diagnosis: Diagnosis) -> bool:
+    """By a known pair of units, a slip of the point, or by more than houses differ; and as much wider as it is larger:
     patients who are iller have larger values, but not each of them by one factor."""
     factor = 1 / float(diagnosis.numbers["factor"])
-    if not may_be_unit(diagnosis) or not _is_far(cell, diagnosis):
+    if not diagnosis.numbers["conversion"] and 1 / UNKNOWN < factor < UNKNOWN:
         return False
     with np.errstate(all="ignore"):
         wider = np.log(float(cell.p.widths[cell.site, cell.number]) / cell.wide / factor)
     return bool(diagnosis.numbers["offset"] or not np.isfinite(wider) or abs(wider) < AS_WIDE)
+
+
+def _is_unit(cell: Cell, diagnosis: Diagnosis) -> bool:
+    return is_one_factor(cell, diagnosis) and _is_far(cell, diagnosis)
 
 
 def _stands_out(cell: Cell) -> bool:
