@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtri
 
+from vitrail.data.missing_codes import CODES
 from vitrail.quality.screening.diagnosis.causes import explain, say_absent, unexplained
 from vitrail.quality.screening.diagnosis.cell import Cell, Diagnosis
 from vitrail.quality.screening.diagnosis.confirmation import is_clear, is_one_factor
@@ -140,6 +141,7 @@ def suspects_of(weighed: SiteTests, cells: list[tuple[float, int, int]]) -> list
         which = np.flatnonzero(weighed.family == family)
         gap = np.nan_to_num(weighed.mine[:, which] - weighed.theirs[:, which]) > least
         np.logical_or.at(may.T, weighed.first[which], gap.T)
+    may[:, number] |= (np.isin(p.held[..., 0], CODES) & np.isfinite(p.held[..., 0])).any(2)
     for with_outcome in (False, True):
         may |= np.nan_to_num(keeping(p, weighed.accused, with_outcome)[0], nan=1.0) < 0.6
     may[:, -1] = True

@@ -26,7 +26,7 @@ def weigh_ratios(tests: SiteTests, place: Places) -> None:
     column, p = tests.first[place], tests.published
     mean, moved, scatter, third, *_ = np.moveaxis(p.ratios[:, column], 2, 0)
     rows = np.where(np.isfinite(mean), np.nan_to_num(p.known[:, column]), 0.0)
-    disturbed = tests.accused.any(1)[:, None] & ~tests.accused[:, column]
+    disturbed = np.asarray(tests.accused.any(1))[:, None] & ~tests.accused[:, column]
     fair = ~tests.accused[:, column]
     if (~tests.accused.any(1)).sum() > 2:
         fair &= ~disturbed

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from vitrail.quality.screening.request_validation import FEWEST
 from vitrail.quality.screening.schema import CUTS, VALUES, Flags, Numbers, Places, Said, ScreeningSchema
 from vitrail.quality.screening.site import ridge_of, sizes_of
 
@@ -57,7 +58,10 @@ class SiteSummaries:
         self.grain = stacked("sketch", "grain")  # [site, number, 2]
         self.outcome = stacked("sketch", "outcome")  # [site, input, outcome, 2]
         self.below = stacked("counts", "below")  # [site, number, cut]
-        self.same = stacked("counts", "same")  # [site, number, value]
+        same = stacked("counts", "same")
+        self.same = np.where(
+            same < FEWEST, 0.0, same
+        )  # [site, number, value]; fewer are told alike, as if there were some
         self.related = stacked("ties", "related")  # [site, input, 3, 4]
         self.predicted = stacked("ties", "predicted")  # [site, outcome, 2]
         self.ratios = stacked("ties", "ratios")  # [site, column, moment]

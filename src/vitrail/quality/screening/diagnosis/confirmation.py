@@ -13,6 +13,7 @@ from vitrail.data.units import CONVERSIONS, SLIPS
 from vitrail.quality.screening.diagnosis.categories import read_outcome
 from vitrail.quality.screening.diagnosis.cell import Cell, Diagnosis
 from vitrail.quality.screening.diagnosis.location_scale import agreement, locations, sizes
+from vitrail.quality.screening.diagnosis.numbers import far_code
 from vitrail.quality.screening.schema import HELD, Flags, Numbers, Places
 from vitrail.stats.tests import arcsine, compare_counts, median_known
 
@@ -119,7 +120,7 @@ def _is_foreign(cell: Cell, diagnosis: Diagnosis) -> bool:
     if cell.kind != "numeric":  # a level that is named like a code
         return True
     p, i = cell.p, cell.number
-    if cell.share < 0.05 or _stands_out(cell):
+    if far_code(cell) is None and (cell.share < 0.05 or _stands_out(cell)):
         return cell.share >= 0.05
     j = np.flatnonzero(p.values[i] == diagnosis.numbers["code"])
     same = p.same[cell.others, i][:, j[0]] / p.known[cell.others, cell.column] if len(j) else np.zeros(len(cell.others))

@@ -26,6 +26,7 @@ from vitrail.stats.tests import median_known
 
 FLIPPED = -0.25  # of how a column follows the others: 1 as theirs, 0 not at all
 CLOSE = 0.35  # widths that quantiles may be off, on average, for two distributions to be taken as one
+APART = 3.0  # widths beyond the others' 5 and 95 %: no patient's value
 SPIKE = 0.08  # of the rows hold one value that the others do not
 
 
@@ -48,6 +49,9 @@ def explain_number(cell: Cell) -> Diagnosis:
         ask = "stands for values not measured" if code else "was measured at all"
         text = f"Every row has {short(cell.constant)}, while it varies at the other sites: ask whether it {ask}."
         return tell("constant", text, value=cell.constant, **code)
+    coded = far_code(cell)
+    if coded:
+        return coded
     lam, error = cell.follows()
     related = max(cell.loud[OUTCOME], cell.loud[RELATED_TO], cell.loud[KEPT])
     counted = max(cell.loud[f] for f in (BELOW, BEYOND, VALUE, LOCATION, SIZE)) > 3
@@ -79,6 +83,22 @@ def explain_number(cell: Cell) -> Diagnosis:
         return tell_misplaced(cell)
     shown = statistic(cell.weighed, cell.site, cell.column, clearest(cell.weighed, cell.site, cell.own))
     return tell("other", f"{shown.text}: ask how and on whom it is measured.", **numbers_of(shown))
+
+
+def far_code(cell: Cell) -> Diagnosis | None:
+    """The most frequent, the least or the greatest value is a usual code, far from all that other sites have. A site of
+    30 rows publishes its most frequent value, and not how many rows hold another one."""
+    finite = cell.usual[np.isfinite(cell.usual)]
+    if not len(finite) or not cell.wide > 0:
+        return None
+    for value, rows in cell.p.held[cell.site, cell.number]:
+        far = max(finite.min() - value, value - finite.max()) > APART * cell.wide
+        if value in CODES and far:
+            share = float(rows / cell.known)
+            text = f"{percent(share)} of the rows have {short(value)}, far from the other sites' values"
+            ask = "ask whether it stands for values that were not measured"
+            return tell("code", f"{text}: {ask}.", code=float(value), share=share)
+    return None
 
 
 def moved(cell: Cell | PooledNumber, lam: float, error: float) -> Diagnosis | None:
