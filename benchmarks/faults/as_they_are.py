@@ -1,6 +1,9 @@
 """Real sites as they are, nothing planted: what does the screening call likely wrong, and is it?
 
     VITRAIL_DATA=... python benchmarks/faults/as_they_are.py      # writes results/as_they_are.md
+    VITRAIL_DATA=... PYTHONPATH=OLD/src python benchmarks/faults/as_they_are.py --out as_they_are_before.md
+
+OLD: a checkout of commit cc2ee8c0, the form before.
 
 Each finding was looked at by eye; what was seen is below (SEEN). ABIDE has an answer key: -9999 for what was not measured.
 It is screened as `vitrail init` would draft it, which reads that as missing, and with the numbers left as they are.
@@ -8,6 +11,7 @@ It is screened as `vitrail init` would draft it, which reads that as missing, an
 
 from __future__ import annotations
 
+import argparse
 import warnings
 from pathlib import Path
 
@@ -40,6 +44,11 @@ SEEN = {
     ("abide", "SBL", "VIQ"): "true by the key: 17 of 30 values are -9999",
     ("abide", "SBL", "PIQ"): "true by the key: 17 of 30 values are -9999",
     ("abide", "SBL", "BMI"): "true by the key: 22 of 30 values are -9999",
+    ("abide", "CMU", "func_perc_fd"): "real: these people moved more; no other unit",
+    ("abide", "CMU", "func_mean_fd"): "real: these people moved more; no other unit",
+    ("abide", "CMU", "func_num_fd"): "real: these people moved more; no other unit",
+    ("covid", "clinical lab", "drive_thru_ind"): "real: the laboratory of the drive-through",
+    ("covid", "virology", "demo_group"): "real: who is tested there",
     ("abide", "NYU", "HANDEDNESS_SCORES"): "true by the key: 5 of 184 values are -9999",
 }
 
@@ -85,8 +94,11 @@ def key(rows: Rows, study: vt.Study, result: Screening) -> list[str]:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", default=OUT.name)
+    place = OUT.parent / parser.parse_args().out
     warnings.simplefilter("ignore")
-    lines = ["# Real sites as they are: what is called likely wrong", "", *str(__doc__).split("\n")[5:], ""]
+    lines = ["# Real sites as they are: what is called likely wrong", "", *str(__doc__).strip().split("\n")[7:], ""]
     lines += ["| table | sites | rows | likely wrong | of them shown to be faults | may be real |"]
     lines += ["| --- | --- | --- | --- | --- | --- |"]
     details: list[str] = []
@@ -102,7 +114,7 @@ def main() -> None:
         if table == "abide":
             details += key(rows, study, result)
     text = "\n".join([*lines, "", *details])
-    OUT.write_text(text.rstrip() + "\n")
+    place.write_text(text.rstrip() + "\n")
     print(text)
 
 
