@@ -43,6 +43,7 @@ def row_ratios(
     among[:d, :d] = np.linalg.inv(r[:d, :d] + ridge * np.eye(d))
     x = z * scale
     whole, part = x @ inverse, x @ among
+    ready = {0: _at_once(x, whole, inverse, scale), 4: _at_once(x, part, among, scale)}
     out: dict[int, Numbers] = {}
     for c in dict.fromkeys(int(v) for v in column):
         here = np.flatnonzero(column == c)
@@ -55,12 +56,20 @@ def row_ratios(
             if start and here[0] >= d:
                 continue
             rest = np.linalg.inv(used[np.ix_(here, here)])
-            guess = clip_guesses((x[:, here] - by[:, here] @ rest)[ok] / scale[here])
+            guess = ready[start][:, here]
+            if len(here) > 1 or not ok.all():
+                guess = clip_guesses((x[:, here] - by[:, here] @ rest)[ok] / scale[here])
             row, moved = (_rows(v, guess, number, float(rest[0, 0])) for v in (own, _other_rows(own)))
             away = row - row.mean()
             told = [row.mean(), moved.mean(), (away**2).mean(), (away**3).mean()]
             out[c][start : start + 4] = told[: MOMENTS - start]
     return out
+
+
+def _at_once(x: Numbers, by: Numbers, used: Numbers, scale: Numbers) -> Numbers:
+    """[row, variable]: guesses, as if each column were one variable with a value in each row; most are."""
+    with np.errstate(all="ignore"):
+        return clip_guesses(np.nan_to_num((x - by / np.diag(used)) / scale, posinf=0.0, neginf=0.0))
 
 
 def _rows(values: Numbers, guess: Numbers, number: bool, variance: float) -> Numbers:
