@@ -16,15 +16,18 @@ import numpy as np
 from fault_harm import tie
 from fault_kinds import KINDS, Kind, Site
 from fault_kinds_fresh import FRESH_KINDS
+from fault_kinds_joint import JOINT
 from fault_kinds_later import LATER
+from fault_kinds_third import THIRD
 from fault_tables import LABEL, Rows
 from fault_tables_fresh import NATURAL_FRESH
+from fault_tables_third import NATURAL_THIRD, THIRD_TABLES
 
 from vitrail.core.random import key
 
 Job = dict[str, Any]
 MOSTLY = ["unit", "offset", "sign", "code", "shuffle", "label flip", "label noise"]
-ALL_KINDS = KINDS | LATER | FRESH_KINDS
+ALL_KINDS = KINDS | LATER | FRESH_KINDS | JOINT | THIRD
 
 
 def fitting(kind: Kind, table: Any) -> list[str]:
@@ -89,6 +92,40 @@ def fresh_jobs() -> Iterator[Job]:
             yield {"part": "fresh", "cut": "lot", "data": name, "seed": 3600 + seed, "kinds": [str(k) for k in two]}
     for seed in range(330):
         yield {"part": "fresh", "cut": "small", "data": "", "seed": 4000 + seed, "kinds": []}
+
+
+def shaping_jobs() -> Iterator[Job]:
+    """What the third form was shaped on: kinds that only relations show, in the earlier tables."""
+    for seed in range(2):
+        for name in (*tables.DESIGN, *tables.TEST):
+            if name not in ("har", "digits"):
+                for kind in JOINT:
+                    yield {"part": "shaping", "cut": "lot", "data": name, "seed": 5000 + seed, "kinds": [kind]}
+    for seed in range(8):
+        for name in (*tables.DESIGN, *tables.TEST):
+            if name != "har":
+                yield {"part": "shaping", "cut": "lot", "data": name, "seed": 5100 + seed, "kinds": []}
+    for seed in range(60):
+        yield {"part": "shaping", "cut": "small", "data": "", "seed": 5200 + seed, "kinds": []}
+
+
+def third_jobs() -> Iterator[Job]:
+    """Tables and kinds kept apart from the third form; seed by seed, so that a part of them is a fair part."""
+    lots = [n for n, source in THIRD_TABLES.items() if source.sites]
+    for seed in range(2):
+        for name in lots:
+            for kind in (*KINDS, *JOINT, *THIRD):
+                yield {"part": "third", "cut": "lot", "data": name, "seed": 6000 + seed, "kinds": [kind]}
+        for name in NATURAL_THIRD if seed == 0 else ():
+            for kind in (*KINDS, *JOINT, *THIRD):
+                yield {"part": "third", "cut": "natural", "data": name, "seed": 6400, "kinds": [kind]}
+        for name in lots:
+            for k in range(8):
+                yield {"part": "third", "cut": "lot", "data": name, "seed": 6200 + 8 * seed + k, "kinds": []}
+        for k in range(80):
+            yield {"part": "third", "cut": "small", "data": "", "seed": 6500 + 80 * seed + k, "kinds": []}
+    for name in NATURAL_THIRD:
+        yield {"part": "third", "cut": "natural", "data": name, "seed": 0, "kinds": []}
 
 
 def tag(job: Job) -> str:

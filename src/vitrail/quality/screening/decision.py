@@ -6,20 +6,24 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtri
 
-from vitrail.quality.screening.diagnosis.causes import explain, say_absent
+from vitrail.data.missing_codes import CODES
+from vitrail.quality.screening.diagnosis.causes import explain, say_absent, unexplained
 from vitrail.quality.screening.diagnosis.cell import Cell, Diagnosis
-from vitrail.quality.screening.diagnosis.confirmation import is_clear
+from vitrail.quality.screening.diagnosis.confirmation import is_clear, is_one_factor
 from vitrail.quality.screening.diagnosis.differences import differs
 from vitrail.quality.screening.diagnosis.location_scale import keeping
 from vitrail.quality.screening.diagnosis.plain_evidence import settle_cell, suspects
 from vitrail.quality.screening.result import Finding
+from vitrail.quality.screening.row_tests import without_outcome
 from vitrail.quality.screening.schema import Flags
 from vitrail.quality.screening.site_summaries import (
+    BELOW,
     BEYOND,
     LOCATION,
     MISSING,
     OUTCOME,
     PREDICTED,
+    RATIO,
     SIZE,
     VALUE,
     SiteSummaries,
@@ -29,6 +33,9 @@ from vitrail.quality.screening.statistics import SiteTests
 FURTHER = 1e-3  # a further cell at the same site must be so much less likely
 MOST = 4  # cells at one site
 ALONE, FARTHER = 1.3, 1.5  # without a clear cause, times the bar and times what any other site shows
+BY_FAR = 2.0  # times the bar: farther than hospitals differ in such a quantity (site_spread.py)
+FEW_SITES, FEW_ROWS, CAREFUL = 4, 30, 1.5  # with fewer sites or rows so many times that
+IN_NUMBERS = (BELOW, BEYOND, LOCATION, SIZE, VALUE)
 HARDLY = 0.05  # of the rows have a value: the column is not measured there
 COUNTED = ("constant", "unit", "unit in part", "offset", "code", "clipped", "rounded", "swapped")  # counts show it
 OFF = 2.5  # z from which a count speaks against a column
@@ -160,6 +167,7 @@ def suspects_of(weighed: SiteTests, cells: list[tuple[float, int, int]]) -> list
         which = np.flatnonzero(weighed.family == family)
         gap = np.nan_to_num(weighed.mine[:, which] - weighed.theirs[:, which]) > least
         np.logical_or.at(may.T, weighed.first[which], gap.T)
+    may[:, number] |= (np.isin(p.held[..., 0], CODES) & np.isfinite(p.held[..., 0])).any(2)
     for with_outcome in (False, True):
         may |= np.nan_to_num(keeping(p, weighed.accused, with_outcome)[0], nan=1.0) < 0.6
     may[:, -1] = True
@@ -194,26 +202,46 @@ def flag_cells(weighed: SiteTests, site: int, rest: float) -> list[Finding]:
         gains = {c: g for c, g in gains.items() if c in suspects}
         if not gains:
             break
-        column = max(gains, key=lambda c: gains[c])
-        column = choose_end(weighed, site, column, columns, live)
+        far = live & (over > by_far(weighed, site)) & weighed.marginal & np.isin(weighed.family, IN_NUMBERS)
+        column = loudest_count(weighed, gains, live & (over > 1) if weighed.alike else far)
+        if column < 0:
+            column = choose_end(weighed, site, max(gains, key=lambda c: gains[c]), columns, live)
         cell = Cell(weighed, site, column)
         diagnosis = explain(cell)
+        if diagnosis.kind == "unit" and not weighed.alike and not is_one_factor(cell, diagnosis):
+            diagnosis = unexplained(cell, "ask how and on whom it is measured")
         strength = float(over[best])
         habit = column in weighed.published.layout.by_habit  # differs among sites that are else alike
         sure = (weighed.alike and not habit) or is_clear(cell, diagnosis)
         # where sites differ, outcomes may be others as well
         mix = habit or (column == weighed.outcome and diagnosis.kind == "other")
-        if not sure and (out or mix or strength < max(ALONE, FARTHER * rest)):
+        beyond_any = not habit and bool(far[weighed.first == column].any())
+        if not sure and not beyond_any and (out or mix or strength < max(ALONE, FARTHER * rest)):
             diagnosis = differs(weighed, site, column, np.flatnonzero(weighed.tests_of(site, column)))
         out.append(_finding(weighed, site, column, diagnosis, strength))
         columns.append(column)
-        if column == weighed.outcome:
+        if column == weighed.outcome and not weighed.alike:
             break
         weighed.flag(site, column)
-        weighed.predict_without(site, [*weighed.without.get(site, []), column])
+        if column != weighed.outcome:
+            weighed.predict_without(site, [*weighed.without.get(site, []), column])
     for column in columns:
         weighed.flag(site, column)
     return out
+
+
+def by_far(weighed: SiteTests, site: int) -> float:
+    """Times the bar, that no hospital differs by; more where there is less to compare with."""
+    few = len(weighed.published.sites) < FEW_SITES or weighed.published.rows[site] < FEW_ROWS
+    return BY_FAR * (CAREFUL if few else 1.0)
+
+
+def loudest_count(weighed: SiteTests, gains: dict[int, float], loud: Flags) -> int:
+    """The column that explains most of those whose own counts are off: these cannot come from a wrong outcome. -1 if
+    there is none."""
+    counted = {*weighed.first[loud & weighed.marginal].tolist()} - {weighed.outcome}
+    counted &= {*gains}
+    return max(counted, key=lambda c: gains[c]) if counted else -1
 
 
 def choose_end(weighed: SiteTests, site: int, column: int, columns: list[int], live: Flags) -> int:
@@ -223,14 +251,37 @@ def choose_end(weighed: SiteTests, site: int, column: int, columns: list[int], l
     if outcome in columns:
         return column
     first = column if column != outcome else strongest_tie(weighed, site, live)
-    if first < 0 or (column == outcome and off[weighed.first == outcome].any()):
+    if column == outcome and off[weighed.first == outcome].any():
         return column
-    if off[weighed.first == first].any():
+    if first >= 0 and off[weighed.first == first].any():
         return first
+    misplaced = most_misplaced(weighed, site, live)
+    if weighed.alike and misplaced >= 0:
+        return misplaced if misplaced == outcome else misplaced_or_outcome(weighed, site, misplaced, live)
+    if first < 0:
+        return column
     speaks = outcome_or(weighed, site, first, live)
     if column == outcome:
         return first if speaks < -FREE else outcome
     return outcome if speaks > 0 else column
+
+
+def most_misplaced(weighed: SiteTests, site: int, live: Flags) -> int:
+    """The column whose values belong to their rows the least: a wrong column makes those worse that it predicts, but
+    itself the most. -1 if none is off."""
+    off = np.where(live & (weighed.family == RATIO), weighed.beyond[site], 0.0)
+    return int(weighed.first[off.argmax()]) if off.max(initial=0.0) > OFF else -1
+
+
+def misplaced_or_outcome(weighed: SiteTests, site: int, column: int, live: Flags) -> int:
+    """Values that do not belong to their rows, or an outcome that does not: a wrong column does not fit the other
+    features either; with a wrong outcome the others do not predict it either."""
+    test = int(np.flatnonzero((weighed.family == RATIO) & (weighed.first == weighed.outcome))[0])
+    if not live[test] or weighed.beyond[site, test] < OFF:
+        return column
+    seen, expected = without_outcome(weighed, site, column)
+    speaks = (seen - expected) ** 2 - seen**2 + outcome_or(weighed, site, column, live)
+    return weighed.outcome if speaks > 0 else column
 
 
 def strongest_tie(weighed: SiteTests, site: int, live: Flags) -> int:
@@ -286,7 +337,9 @@ def attribute(weighed: SiteTests, site: int, live: Flags) -> dict[int, float]:
             if column == weighed.outcome and family == OUTCOME:
                 continue  # the outcome is judged by how well it is predicted, and by its own counts
             pair = (int(weighed.first[i]), int(weighed.second[i]))
-            key = (column, "counts" if weighed.marginal[i] else family if family == PREDICTED else pair)
+            key = (column, "counts" if weighed.marginal[i] else PREDICTED if family == RATIO else pair)
+            if family == PREDICTED:
+                key = (column, PREDICTED)
             best[key] = max(best.get(key, 0.0), float(gain[i]))
     out: dict[int, float] = {}
     for (column, _), g in best.items():

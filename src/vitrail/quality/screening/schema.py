@@ -32,6 +32,7 @@ QUARTILES = np.array([4, 9, 14])
 OUTER = np.array([0, 1, 4, 9, 14, 17, 18])  # of QUANTILES: where not all are published
 CUTS = np.array([0, 4, 9, 14, 18])  # of QUANTILES: pooled, rows below are counted; and a fence on either side
 FENCES = (0, len(CUTS) + 1)
+MOMENTS = 7  # of a column: how its values fit the rest of their rows
 VALUES = 4  # stand-out values of each number that all sites count
 
 
@@ -155,6 +156,13 @@ class ScreeningSchema:
             ScreeningTensor(
                 "ties", "from site", "predicted", (k, 2), "how well the other sites' rows predict the outcomes here"
             ),
+            ScreeningTensor(
+                "ties",
+                "from site",
+                "ratios",
+                (c, MOMENTS),
+                "for each column, whether its values fit the rest of their rows as at the other sites",
+            ),
         ]
 
 
@@ -164,6 +172,7 @@ class Share(NamedTuple):
     counts: int = 0  # cuts: 0, 2 (quartiles), 3 (and the median), 5 (and the fences), 7
     quantiles: int = 0  # 0, 3, 7 or 19
     ties: int = 0  # 0, 1 (how strong), 2 (and how it scatters)
+    ratios: bool = False  # whether its values belong to their rows
     values: int = 0  # 0, 1 (the most frequent), 3 (least and greatest as well), and then counts of what stands out
     grain: bool = False
     related: int = 0  # other variables
@@ -188,11 +197,13 @@ def share_of(kind: str, levels: int, outcomes: int, is_outcome: bool, rows: floa
             (2, {"counts": 7}),
             (2, {"grain": True}),
             (4 + VALUES, {"values": 3}),
+            (MOMENTS, {"ratios": True}),
             (4, {"quantiles": 7}),
             (12, {"quantiles": 19}),
         ]
     else:
         steps = [(variables, {"counts": 7}), (2 * outcomes * (1 if is_outcome else variables), {"ties": 2})]
+        steps += [(MOMENTS, {"ratios": True})]
     steps += [] if is_outcome else [(4 * variables, {"related": k + 1}) for k in range(RELATED)]
     for price, what in steps:
         if share.numbers + price > room:

@@ -13,6 +13,7 @@ from vitrail.data.persons import one_row_each
 from vitrail.data.schema import TableSchema
 from vitrail.quality.checks.duplicate_sites import digest_table
 from vitrail.quality.screening.request_validation import clip_predictions, rare_answers, rows_below, rows_with
+from vitrail.quality.screening.row_ratios import row_ratios
 from vitrail.quality.screening.schema import (
     CUTS,
     FENCES,
@@ -112,7 +113,27 @@ class ScreeningSite:
         z = self._predictors(asked["chosen"])
         if self.share[-1].ties:
             out["predicted"][:] = predict_left_out(z, asked["products"], len(at.outcome))
+        if np.isfinite(asked["products"]).all():
+            self._compare_rows(out["ratios"], z, asked)
         return out
+
+    def _compare_rows(self, out: Numbers, z: Numbers, asked: Said) -> None:
+        at = self.layout
+        variables = np.concatenate([at.inputs[asked["chosen"].astype(np.int64)], at.outcome])
+        others = asked["products"] - z.T @ z
+        found = row_ratios(
+            z,
+            np.isfinite(self.scores[:, variables]),
+            at.column[variables],
+            at.is_number[variables],
+            others,
+            sizes_of(others),
+            ridge_of(len(variables), max(1.0, float(np.diag(others).max(initial=1.0)))),
+            len(at.outcome),
+        )
+        for column, numbers in found.items():
+            if self.share[column].ratios:
+                out[column] = numbers
 
     def _ordered(self) -> list[Numbers]:
         """Of each number what is known, in order."""

@@ -6,13 +6,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from vitrail.quality.screening.request_validation import FEWEST
 from vitrail.quality.screening.schema import CUTS, VALUES, Flags, Numbers, Places, Said, ScreeningSchema
 from vitrail.quality.screening.site import ridge_of, sizes_of
 
 MISSING, SHARE, BELOW, BEYOND, VALUE = "missing", "share", "below", "beyond", "value"
-OUTCOME, RELATED_TO, PREDICTED = "outcome", "related", "predicted"
+OUTCOME, RELATED_TO, PREDICTED, RATIO = "outcome", "related", "predicted", "ratio"
 LOCATION, SIZE, KEPT = "location", "size", "kept"
-FAMILIES = (MISSING, SHARE, BELOW, BEYOND, VALUE, OUTCOME, RELATED_TO, PREDICTED, LOCATION, SIZE, KEPT)
+FAMILIES = (MISSING, SHARE, BELOW, BEYOND, VALUE, OUTCOME, RELATED_TO, PREDICTED, RATIO, LOCATION, SIZE, KEPT)
 
 
 class Margins(NamedTuple):
@@ -57,9 +58,13 @@ class SiteSummaries:
         self.grain = stacked("sketch", "grain")  # [site, number, 2]
         self.outcome = stacked("sketch", "outcome")  # [site, input, outcome, 2]
         self.below = stacked("counts", "below")  # [site, number, cut]
-        self.same = stacked("counts", "same")  # [site, number, value]
+        same = stacked("counts", "same")
+        self.same = np.where(
+            same < FEWEST, 0.0, same
+        )  # [site, number, value]; fewer are told alike, as if there were some
         self.related = stacked("ties", "related")  # [site, input, 3, 4]
         self.predicted = stacked("ties", "predicted")  # [site, outcome, 2]
+        self.ratios = stacked("ties", "ratios")  # [site, column, moment]
         self.cuts, self.values = asked["counts"]["cuts"], asked["counts"]["values"]
         self.chosen = layout.inputs[asked["counts"]["chosen"].astype(np.int64)]
         self.products, self.partners = asked["ties"]["products"], asked["ties"]["related"]

@@ -6,7 +6,9 @@ import numpy as np
 from scipy.special import ndtri
 
 from vitrail.quality.screening.diagnosis.location_scale import keeping, locations, sizes
+from vitrail.quality.screening.row_tests import weigh_ratios
 from vitrail.quality.screening.schema import FLOOR, Flags, Numbers, Places
+from vitrail.quality.screening.site_spread import SITE_SPREAD
 from vitrail.quality.screening.site_summaries import (
     BELOW,
     BEYOND,
@@ -14,25 +16,37 @@ from vitrail.quality.screening.site_summaries import (
     LOCATION,
     OUTCOME,
     PREDICTED,
+    RATIO,
     RELATED_TO,
     SHARE,
     SIZE,
     VALUE,
     SiteSummaries,
 )
-from vitrail.stats.tests import arcsine, compare_counts, compare_odds, more_than, spread_of_others, t_as_z, usual_spread
+from vitrail.stats.tests import (
+    arcsine,
+    compare_counts,
+    compare_odds,
+    more_than,
+    spread_of_others,
+    t_as_z,
+    usual_spread,
+)
 
+SHIPPED = 6.0  # columns that the shipped yardstick counts for
 PRIOR = 12.0  # degrees of freedom that a family's usual spread counts for
 GATE = {
     PREDICTED: 0.12,
     OUTCOME: 0.12,
     RELATED_TO: 0.12,
+    RATIO: 0.15,
     LOCATION: 0.3,
     SIZE: 0.4,
     KEPT: 0.5,
 }  # differences that matter: of atanh(r), or arcsines of shares
 GATE_OF_SHARES = 0.10
 LEAST_ROWS = FLOOR
+LEAST_SCATTER = 1e-3  # of a row's log ratio: below that it tells nothing
 TO_OUTCOME = 1 / 3  # of what chance may do, for how well the outcome is predicted
 BETTER = 100.0  # outcomes that are predicted better than elsewhere must be so much less likely: few faults do that
 ALIKE = 0.025  # spread of arcsines of shares between sites up to which they count as alike
@@ -46,11 +60,12 @@ class SiteTests:
         self.alpha = alpha
         at, m, t = p.layout, p.margins, p.ties
         self.outcome = len(at.columns) - 1
+        self.alike = False
         k = len(at.outcome)
         number, inputs = at.column[at.numbers], np.arange(self.outcome)
-        shapes = [LOCATION] * len(number) + [SIZE] * len(number) + [KEPT] * len(inputs)
+        shapes = [LOCATION] * len(number) + [SIZE] * len(number) + [KEPT] * len(inputs) + [RATIO] * len(at.columns)
         self.family = np.concatenate([m.family, t.family, np.full(k, PREDICTED), np.array(shapes, "<U9")])
-        alone = np.concatenate([np.full(k, self.outcome), number, number, inputs])
+        alone = np.concatenate([np.full(k, self.outcome), number, number, inputs, np.arange(len(at.columns))])
         self.first = np.concatenate([m.column, at.column[t.first], alone])
         self.second = np.concatenate([np.full(len(m.column), -1), at.column[t.second], np.full(len(alone), -1)])
         self.marginal = np.arange(len(self.family)) < len(m.family)
@@ -59,39 +74,51 @@ class SiteTests:
         shape = (len(p.sites), len(self.family))
         self.z, self.beyond, self.plain, self.effect = (np.zeros(shape) for _ in range(4))
         self.mine, self.theirs, self.rows, self.reach = (np.zeros(shape) for _ in range(4))
-        self._t, self._df, self._v = (np.zeros(shape) for _ in range(3))  # how much the other sites differ, and chance
+        self._t, self._df, self.variance = (
+            np.zeros(shape) for _ in range(3)
+        )  # how much the other sites differ, and chance
         self.accused = np.zeros((len(p.sites), len(at.columns)), bool)
         self.doubted = np.ones(len(p.sites), bool)  # an outcome that is off there is not explained by a column
         self.without: dict[int, list[int]] = {}  # site -> columns that its outcome is not predicted from
         self.silent = np.zeros(shape, bool)  # tests that are told otherwise
+        names = self.kinds()
+        self.shipped = np.array([SITE_SPREAD.get(name, np.nan) for name in names])  # [test]: between hospitals
+        self._columns = {str(f): len(np.unique(self.first[self.family == f])) for f in np.unique(self.family)}
         self._usual: dict[str, Numbers] = {}  # family -> [site, 1]: how much the others differ in most columns
         self.level = self._levels()
         self.bar = -ndtri(self.level / 2)
         self.run_tests(np.arange(len(self.family)))
         counted = np.isin(self.family, (BELOW, SHARE))
         spread = np.median(self._t[:, counted]) if counted.any() else 0.0
-        usual = np.median(self._v[:, counted]) if counted.any() else 1.0
+        usual = np.median(self.variance[:, counted]) if counted.any() else 1.0
         self.alike = bool(spread < max(ALIKE**2, usual / 2))  # sites as if dealt from one pack of rows
+        if self.alike:
+            self._beyond_the_usual(np.arange(len(self.family)))
 
     def _levels(self) -> Numbers:
         """[test]: of how much chance it may make use. A part goes to how well the outcome is predicted, which is one
-        test and the most harmful of faults; of the rest each cell has its share, half to counts, half to ties."""
+        test and the most harmful of faults; of the rest each cell has its share: half to counts, a quarter to whether
+        values belong to their rows, a quarter to ties."""
         every = self.alpha / len(self.published.sites)
         per = (1 - TO_OUTCOME) * every / len(self.published.layout.columns)
         out = np.zeros(len(self.family))
         cells = len(self.published.layout.columns)
-        for which in (self.marginal, ~self.marginal & ~self.predicted):
+        ratio = self.family == RATIO
+        to_outcome = self.predicted | (ratio & (self.first == self.outcome))
+        for which, part in ((self.marginal, 1 / 2), (ratio, 1 / 4), (~self.marginal & ~ratio & ~self.predicted, 1 / 4)):
             number = np.bincount(self.first[which], minlength=cells).astype(float)
             number += np.bincount(self.second[which & (self.second >= 0)], minlength=cells)
-            share = per / 2 / np.maximum(number, 1)
+            share = per * part / np.maximum(number, 1)
             mean = (share[self.first] + share[self.second]) / 2
             out = np.where(which, np.where(self.second >= 0, mean, share[self.first]), out)
-        return np.where(self.predicted, TO_OUTCOME * every / max(1, self.predicted.sum()), out)
+        for which, part in ((self.predicted, 1 / 3), (to_outcome & ratio, 2 / 3)):
+            out = np.where(which, TO_OUTCOME * part * every / max(1, which.sum()), out)
+        return out
 
     def flag(self, site: int, column: int) -> None:
         """Set a cell aside as a yardstick, and weigh again what it was part of."""
         self.accused[site, column] = True
-        again = (self.first == column) | (self.second == column)
+        again = (self.first == column) | (self.second == column) | (self.family == RATIO)
         near = np.isin(self.first, np.unique([self.first[again], self.second[again]])) & (self.family == KEPT)
         self.run_tests(np.flatnonzero(again | near))
 
@@ -105,7 +132,7 @@ class SiteTests:
         """Sites that do not measure a column are no yardstick for it, and are not judged by it."""
         self.accused[sites, column] = True
         again = (self.first == column) | (self.second == column)
-        self.run_tests(np.flatnonzero(again))
+        self.run_tests(np.flatnonzero(again | (self.family == RATIO)))
         for site in sites:
             self.silent[site] |= again
             self.predict_without(int(site), [*self.without.get(int(site), []), column])
@@ -121,6 +148,7 @@ class SiteTests:
         if self.predicted[which].any():
             self._weigh_predicted()
         self._weigh_shapes(which)
+        weigh_ratios(self, which[self.family[which] == RATIO])
         self._beyond_the_usual(which)
 
     def _weigh_shapes(self, which: Places) -> None:
@@ -141,7 +169,7 @@ class SiteTests:
             gap = np.nan_to_num(x, nan=usual) - usual
             self.plain[:, place] = np.abs(gap) / np.sqrt(v)
             self.z[:, place] = np.minimum(self.plain[:, place], loud)
-            self.effect[:, place], self._v[:, place] = np.abs(gap), v
+            self.effect[:, place], self.variance[:, place] = np.abs(gap), v
             self.mine[:, place], self.theirs[:, place] = x, usual
             self.rows[:, place] = np.where(np.isfinite(x), 1.0, 0.0)
             self._t[:, place], self._df[:, place] = spread_of_others(gap, v, there, True)
@@ -178,7 +206,7 @@ class SiteTests:
         self.mine[:, which], self.theirs[:, which] = mine, theirs
         self.rows[:, which] = trials
         self.effect[:, which] = np.nan_to_num(np.abs(arcsine(mine) - arcsine(theirs)))
-        self._v[:, which] = 1 / (4 * trials + 2) + 1 / (4 * np.maximum(m, 1) + 2)
+        self.variance[:, which] = 1 / (4 * trials + 2) + 1 / (4 * np.maximum(m, 1) + 2)
 
     def _weigh_ties(self, which: Places) -> None:
         p, at = self.published.ties, self.published.layout
@@ -186,27 +214,37 @@ class SiteTests:
         fair = ~(self.accused[:, first] | self.accused[:, second])
         place = which + len(self.published.margins.family)
         few = p.few[:, which]
-        self._compare(place, p.r[:, which], p.rows[:, which], p.scatter[:, which], few, fair)
+        self.compare(place, p.r[:, which], p.rows[:, which], p.scatter[:, which], few, fair)
         self._exact_odds(which, place, fair)
 
-    def _compare(self, place: Places, r: Numbers, rows: Numbers, scatter: Numbers, few: Numbers, fair: Flags) -> None:
-        """Correlations of each site against the others' mean; how they scatter is taken from the others."""
+    def compare(
+        self,
+        place: Places,
+        r: Numbers,
+        rows: Numbers,
+        scatter: Numbers,
+        few: Numbers,
+        fair: Flags,
+        plain: bool = False,
+    ) -> None:
+        """Correlations, or means (`plain`), of each site against the others' mean; how they scatter is taken from the
+        others."""
         there = rows >= LEAST_ROWS
         n = np.where(there & fair, rows, 0.0)
-        mine = np.arctanh(np.clip(r, -0.98, 0.98))
+        mine = np.nan_to_num(r) if plain else np.arctanh(np.clip(r, -0.98, 0.98))
         others = n.sum(0) - n
         mean = ((n * mine).sum(0) - n * mine) / np.maximum(others, 1)
         weights = np.where(np.isfinite(scatter), n, 0.0)
         weight = weights.sum(0) - weights
         usual = ((weights * np.nan_to_num(scatter)).sum(0) - weights * np.nan_to_num(scatter)) / np.maximum(weight, 1)
-        usual = np.where(weight > 0, np.maximum(usual, 0.05), 1.0)
+        usual = np.where(weight > 0, np.maximum(scatter if plain else usual, LEAST_SCATTER if plain else 0.05), 1.0)
         enough = there & (((n > 0).sum(0) - (n > 0)) >= 2)
         v = usual * (1 / np.maximum(rows, 1) + 1 / np.maximum(others, 1))
         x = np.where(enough, np.abs(mine - mean) / np.sqrt(v), 0.0)
         df = np.maximum(3.0, np.minimum(few - 3, rows))
         self.plain[:, place], self.z[:, place] = x, t_as_z(x, df)
-        self.effect[:, place], self._v[:, place] = np.where(enough, np.abs(mine - mean), 0.0), v
-        self.mine[:, place], self.theirs[:, place] = np.tanh(mine), np.tanh(mean)
+        self.effect[:, place], self.variance[:, place] = np.where(enough, np.abs(mine - mean), 0.0), v
+        self.mine[:, place], self.theirs[:, place] = (mine, mean) if plain else (np.tanh(mine), np.tanh(mean))
         self.rows[:, place] = np.where(enough, rows, 0.0)
         each = np.where(n > 0, usual / np.maximum(n, 1), 1.0)
         self._t[:, place], self._df[:, place] = spread_of_others(mine, each, n > 0, True)
@@ -232,7 +270,7 @@ class SiteTests:
         if not len(place):
             return
         rows = np.where(np.isfinite(p.predicted[..., 0]), p.rows[:, None], 0.0)
-        arrays = (self.z, self.plain, self.effect, self.mine, self.theirs, self.rows, self._t, self._df, self._v)
+        arrays = (self.z, self.plain, self.effect, self.mine, self.theirs, self.rows, self._t, self._df, self.variance)
         before = [a[:, place].copy() for a in arrays]
         for columns in {(), *(tuple(c) for c in self.without.values())}:
             mine = np.array([tuple(self.without.get(s, ())) == columns for s in range(len(p.sites))])[:, None]
@@ -243,7 +281,7 @@ class SiteTests:
             least = np.full(fair.shape, np.inf)
             # as published, and without accused cells as reckoned from ties: off is what is off by both
             for predictions in self.predict(columns):
-                self._compare(place, predictions, rows, p.predicted[..., 1], self._few(rows), fair)
+                self.compare(place, predictions, rows, p.predicted[..., 1], self._few(rows), fair)
                 better = self.mine[:, place] * np.sign(self.theirs[:, place]) > np.abs(self.theirs[:, place])
                 less = np.sqrt(np.maximum(0.0, self.z[:, place] ** 2 - 2 * np.log(BETTER)))
                 self.z[:, place] = np.where(better, less, self.z[:, place])
@@ -278,20 +316,53 @@ class SiteTests:
         self._weigh_predicted()
         self._beyond_the_usual(place)
 
+    def spread_between(self) -> Numbers:
+        """[site, test]: the variance between the other sites beyond chance; may be negative."""
+        return self._t
+
+    def freedom(self) -> Numbers:
+        return self._df
+
+    def _usual_spreads(self, t: Numbers, df: Numbers, family: Numbers) -> dict[str, Numbers]:
+        """{family: [site, 1]}: how much these sites differ in most columns."""
+        out = {str(f): usual_spread(t[:, family == f], df[:, family == f]) for f in np.unique(family)}
+        out[PREDICTED] = np.zeros((len(t), 1))
+        return out
+
+    def _middle(self, which: Places) -> Numbers:
+        """[site, test]: by how much sites differ in such columns. Of sites that differ, drawn to what hospitals differ
+        by in quantities of that kind, the more the fewer columns of their own tell."""
+        family = self.family[which]
+        own = np.concatenate([self._usual[str(f)] for f in family], 1)
+        if self.alike:
+            return own
+        shipped = self.shipped[which]
+        columns = np.array([self._columns[str(f)] for f in family])
+        return np.where(np.isnan(shipped), own, (columns * own + SHIPPED * shipped) / (columns + SHIPPED))
+
+    def kinds(self) -> list[str]:
+        """[test]: its family, and the kind of its column, as the shipped yardstick has them."""
+        at = self.published.layout
+        known = {"numeric": "number", "binary": "yes or no", "categorical": "category"}
+        kind = ["outcome" if c == self.outcome else known[k] for c, k in enumerate(at.kinds)]
+        return [f"{f}, {kind[c]}" for f, c in zip(self.family, self.first, strict=True)]
+
     def _beyond_the_usual(self, which: Places) -> None:
         """z and plain with the spread between the other sites; 0 where the difference is too small to matter."""
         t, df, family = self._t[:, which], self._df[:, which], self.family[which]
         if not self._usual:
-            self._usual = {str(f): usual_spread(t[:, family == f], df[:, family == f]) for f in np.unique(family)}
-            self._usual[PREDICTED] = np.zeros((len(t), 1))
-        middle = np.concatenate([self._usual[str(f)] for f in family], 1)
+            self._usual = self._usual_spreads(t, df, family)
+        middle = self._middle(which)
         spread = np.where(df > 0, np.maximum(0.0, (PRIOR * middle + df * t) / (PRIOR + df)), 0.0)
-        k, v, plain, z = np.maximum(df + 1, 1), self._v[:, which], self.plain[:, which], self.z[:, which]
+        k, v, plain, z = np.maximum(df + 1, 1), self.variance[:, which], self.plain[:, which], self.z[:, which]
         grow = np.sqrt((v + spread * (1 + 1 / k)) / np.maximum(v, 1e-12))
         whole = np.where(np.isin(family, (LOCATION, SIZE, KEPT)), plain, z)
         beyond = np.where(grow > 1.00005, t_as_z(whole / grow, PRIOR + k - 1), z)
         beyond = np.minimum(beyond, z)
         reach = np.where(self.marginal[which], beyond, plain / grow)
+        if self.alike:  # what chance does not do is no way in which they differ; but guesses are better at some sites
+            guessed = np.isin(family, (RATIO, PREDICTED))
+            beyond, reach = np.where(guessed, beyond, z), np.where(guessed | self.marginal[which], beyond, plain)
         small = self.effect[:, which] < np.array([GATE.get(str(f), GATE_OF_SHARES) for f in family])
         self.beyond[:, which], self.reach[:, which] = np.where(small, 0.0, beyond), np.where(small, 0.0, reach)
         self._as_elsewhere(which)

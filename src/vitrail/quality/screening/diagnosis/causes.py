@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 
+from vitrail.data.missing_codes import CODES
 from vitrail.quality.screening.diagnosis.categories import read_outcome, recode, swapped_with
-from vitrail.quality.screening.diagnosis.cell import Cell, Diagnosis, tell, tell_shuffled
+from vitrail.quality.screening.diagnosis.cell import Cell, Diagnosis, tell, tell_misplaced, tell_shuffled
 from vitrail.quality.screening.diagnosis.differences import compared, numbers_of, plainest
 from vitrail.quality.screening.diagnosis.location_scale import agreement
 from vitrail.quality.screening.diagnosis.numbers import explain_number
-from vitrail.quality.screening.site_summaries import PREDICTED
+from vitrail.quality.screening.row_tests import misplaced
+from vitrail.quality.screening.schema import Numbers
+from vitrail.quality.screening.site_summaries import PREDICTED, RATIO
 from vitrail.quality.screening.text import correlation, percent
 
 FLIPPED, FADED = -0.35, 0.85  # of how the outcome follows the others': 1 as theirs, 0 not at all
 REVERSED = -0.6  # of how columns go with the outcome, against each other site's
 SURE = 1.6  # errors from 1
+LEAST_CODED = 0.03  # of the rows have a level that is a code
 
 
 def explain(cell: Cell) -> Diagnosis:
@@ -60,14 +64,15 @@ def _explain_outcome(cell: Cell) -> Diagnosis:
         )
         return tell("label flip", text, strength=lam, levels={levels[a]: levels[b] for a, b in meant.items()})
     loud = cell.loud[PREDICTED] >= cell.counted or cell.loud[PREDICTED] > 2.5
-    if lam < FADED and (loud or lam + SURE * error < 1):
-        share = share_wrong(lam, len(p.layout.levels[-1]))
+    misplaced = cell.loud[RATIO] > max(2.5, cell.counted)
+    if misplaced or (lam < FADED and (loud or lam + SURE * error < 1)):
+        share = wrong_outcomes(cell, lam)
         text = (
             f"The other sites' rows predict the outcomes here with {max(lam, 0):.2f} of their usual strength, as if "
             f"about {percent(share)} of them were wrong: ask how the outcome was established."
         )
         return tell("label noise", text, share=share)
-    return _unexplained(cell, "ask who is in the table")
+    return unexplained(cell, "ask who is in the table")
 
 
 def share_wrong(strength: float, classes: int) -> float:
@@ -78,10 +83,39 @@ def share_wrong(strength: float, classes: int) -> float:
     return float(np.clip((1 - strength) * most, 0.0, most))
 
 
-def _unexplained(cell: Cell, ask: str) -> Diagnosis:
+def wrong_outcomes(cell: Cell, lam: float) -> float:
+    """About how many outcomes are wrong: of those that are as if of other rows, some are right by chance."""
+    p, outcome = cell.p, cell.p.layout.outcome
+    drawn = misplaced(cell.weighed, cell.site, cell.column)
+    if not drawn:
+        return share_wrong(lam, len(p.layout.levels[-1]))
+    shares = np.nan_to_num(p.shares[cell.site, outcome])
+    if p.layout.is_number[outcome[0]]:
+        return drawn
+    shares = np.append(shares, 1 - shares) if len(shares) == 1 else shares
+    return float(drawn * (1 - (shares**2).sum()))
+
+
+def unexplained(cell: Cell, ask: str) -> Diagnosis:
     """No usual cause: what differs the most, with its numbers."""
     _, shown = plainest(cell.weighed, cell.site, cell.column, cell.own)
     return tell("other", f"{shown.text}: {ask}.", **numbers_of(shown))
+
+
+def _coded_level(cell: Cell, here: Numbers, there: Numbers) -> Diagnosis | None:
+    """A level whose name is a usual code for missing values, and that other sites hardly have."""
+    at = cell.p.layout
+    for k, v in enumerate(np.flatnonzero(at.column == cell.column)):
+        name = str(at.levels[cell.column][int(at.level[v])])
+        if name.lstrip("-").isdigit() and float(name) in CODES and here[k] > LEAST_CODED and there[k] < here[k] / 5:
+            text = (
+                f"{percent(here[k])} of the rows have {name}, {percent(there[k])} elsewhere: ask whether it stands for "
+            )
+            shares = compared(f"share with {name}", "share", here[k], there[k])
+            return tell(
+                "code", f"{text}values that were not measured.", code=float(name), share=float(here[k]), **shares
+            )
+    return None
 
 
 def _explain_levels(cell: Cell) -> Diagnosis:
@@ -96,6 +130,9 @@ def _explain_levels(cell: Cell) -> Diagnosis:
         level = levels[int(at.level[which[int(np.nan_to_num(here).argmax())]])] if np.nanmax(here) == 1 else levels[0]
         text = f"Every row has {level}, while it varies at the other sites: ask whether it was recorded at all."
         return tell("constant", text, value=level)
+    code = _coded_level(cell, here, there)
+    if code:
+        return code
     if cell.kind == "binary":
         other = swapped_with(p, cell.site, cell.column, cell.others)
         if other:
@@ -112,7 +149,9 @@ def _explain_levels(cell: Cell) -> Diagnosis:
             return tell("sign", text, levels={levels[0]: levels[1], levels[1]: levels[0]}, **shares)
         if abs(lam) < 0.5 and error < 0.25 and abs(a - b) < 0.1:
             return tell_shuffled(lam)
-        return _unexplained(cell, f"ask what is counted as {levels[1]}")
+        if cell.loud[RATIO] > max(2.5, cell.counted):
+            return tell_misplaced(cell)
+        return unexplained(cell, f"ask what is counted as {levels[1]}")
     mapping = recode(p, cell.site, cell.column, cell.others)
     if mapping:
         words = ", ".join(f"{levels[k]} as {levels[v]}" for k, v in mapping.items())
@@ -123,4 +162,6 @@ def _explain_levels(cell: Cell) -> Diagnosis:
         return tell("recoded", text, levels={levels[k]: levels[v] for k, v in mapping.items()})
     if lam < 0.5 and error < 0.25:
         return tell_shuffled(lam)
-    return _unexplained(cell, "ask whether its categories mean the same")
+    if cell.loud[RATIO] > max(2.5, cell.counted):
+        return tell_misplaced(cell)
+    return unexplained(cell, "ask whether its categories mean the same")

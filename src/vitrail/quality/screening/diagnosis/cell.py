@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from vitrail.quality.screening.row_tests import misplaced
 from vitrail.quality.screening.schema import Numbers
 from vitrail.quality.screening.site_summaries import FAMILIES, OUTCOME, PREDICTED, RELATED_TO
 from vitrail.quality.screening.statistics import SiteTests
-from vitrail.quality.screening.text import correlation
+from vitrail.quality.screening.text import correlation, percent
 from vitrail.stats.tests import median_known
 
 
@@ -99,3 +100,13 @@ def tell_shuffled(lam: float) -> Diagnosis:
         "values look alike: ask whether the rows of this column were put in another order, or linked to other persons."
     )
     return tell("shuffled", text, strength=lam)
+
+
+def tell_misplaced(cell: Cell) -> Diagnosis:
+    share = misplaced(cell.weighed, cell.site, cell.column)
+    text = (
+        f"Its values fit the other columns of their rows as if about {percent(share)} of them were other rows' values, "
+        "though as a whole they look alike: ask whether a part of this column was put in another order, pasted twice, "
+        "or linked to other persons."
+    )
+    return tell("shuffled", text, share=share)

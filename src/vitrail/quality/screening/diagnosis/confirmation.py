@@ -13,10 +13,12 @@ from vitrail.data.units import CONVERSIONS, SLIPS
 from vitrail.quality.screening.diagnosis.categories import read_outcome
 from vitrail.quality.screening.diagnosis.cell import Cell, Diagnosis
 from vitrail.quality.screening.diagnosis.location_scale import agreement, locations, sizes
+from vitrail.quality.screening.diagnosis.numbers import far_code
 from vitrail.quality.screening.schema import HELD, Flags, Numbers, Places
 from vitrail.stats.tests import arcsine, compare_counts, median_known
 
 WIDER = 2.5  # times the widest gap among the others
+AS_WIDE = 0.8  # of the logarithm: three of the spreads of site_spread.py
 NEAREST = 3.0  # z against the most similar of the other sites
 STEPS = 4.9  # times as coarse, and as few values
 OTHERS_KEEP = 0.2  # of their relations, every other site
@@ -27,7 +29,7 @@ def is_clear(cell: Cell, diagnosis: Diagnosis) -> bool:
         return False
     test = {
         "constant": _is_constant,
-        "unit": _is_far,
+        "unit": _is_unit,
         "offset": _is_far,
         "code": _is_foreign,
         "clipped": _is_cut,
@@ -50,6 +52,8 @@ def _is_constant(cell: Cell, diagnosis: Diagnosis) -> bool:
         i = cell.number
         held = np.nan_to_num(p.held[cell.others, i, 0, 1] / p.known[cell.others, cell.column])
         return bool(held.max(initial=0.0) < 0.9)
+    if cell.kind == "categorical":  # one ward, one way of testing: what a house has may well be one of several
+        return False
     which = np.flatnonzero(at.column == cell.column)
     j = which[int(np.nan_to_num(p.shares[cell.site, which]).argmax())]  # all rows, or of yes and no none
     same = np.nan_to_num(p.shares[:, j] * p.known[:, cell.column])
@@ -76,6 +80,20 @@ def _is_far(cell: Cell, diagnosis: Diagnosis) -> bool:
     return bool(any(far))
 
 
+def is_one_factor(cell: Cell, diagnosis: Diagnosis) -> bool:
+    """Of a known pair of units, or a slip of the point (diagnosis/scales.py names no other): whether it is as much wider
+    as it is larger. Patients who are iller have larger values, but not each of them by one factor."""
+    numbers = diagnosis.numbers
+    factor = float(numbers["ratio"]) if "ratio" in numbers else 1 / float(numbers["factor"])
+    with np.errstate(all="ignore"):
+        wider = np.log(float(cell.p.widths[cell.site, cell.number]) / cell.wide / factor)
+    return bool(numbers.get("offset") or not np.isfinite(wider) or abs(wider) < AS_WIDE)
+
+
+def _is_unit(cell: Cell, diagnosis: Diagnosis) -> bool:
+    return is_one_factor(cell, diagnosis) and _is_far(cell, diagnosis)
+
+
 def _stands_out(cell: Cell) -> bool:
     """Many rows hold one value, and at no other site a fifth as many hold any."""
     held, observed = cell.p.held[cell.others, cell.number, 0, 1], cell.p.known[cell.others, cell.column]
@@ -97,8 +115,10 @@ def _is_coarser(cell: Cell, diagnosis: Diagnosis) -> bool:
 
 def _is_foreign(cell: Cell, diagnosis: Diagnosis) -> bool:
     """A value that many rows hold here, that lies outside of all other sites' usual range or stands apart."""
+    if cell.kind != "numeric":  # a level that is named like a code
+        return True
     p, i = cell.p, cell.number
-    if cell.share < 0.05 or _stands_out(cell):
+    if far_code(cell) is None and (cell.share < 0.05 or _stands_out(cell)):
         return cell.share >= 0.05
     j = np.flatnonzero(p.values[i] == diagnosis.numbers["code"])
     same = p.same[cell.others, i][:, j[0]] / p.known[cell.others, cell.column] if len(j) else np.zeros(len(cell.others))
@@ -178,7 +198,8 @@ def _is_mirrored(cell: Cell) -> bool:
 
 def _is_reversed(cell: Cell, diagnosis: Diagnosis) -> bool:
     if cell.kind == "binary" and _is_mirrored(cell):
-        return True
+        mine, error = cell.follows()  # a house may ask other people; their relations stay
+        return mine + 2 * error < 1 and mine < 0.25
     return all(
         len(theirs) >= 2 and mine < -0.25 and mine + 2.5 * error < 0.5 and theirs.min() > 0 and theirs.mean() > 0.5
         for mine, error, theirs in _relations(cell)
@@ -199,10 +220,7 @@ def _is_swapped(cell: Cell, diagnosis: Diagnosis) -> bool:
 
 
 def _is_other_code(cell: Cell, diagnosis: Diagnosis) -> bool:
-    """Read as named, the shares are as near to the others' as those of the others are to each other; or, as written,
-    it keeps to no relation that all others keep."""
-    if _is_unrelated(cell, diagnosis):
-        return True
+    """Read as named, the shares are as near to the others' as those of the others are to each other."""
     p, at = cell.p, cell.p.layout
     which = np.flatnonzero(at.column == cell.column)
     levels = list(at.levels[cell.column])

@@ -8,6 +8,7 @@ import numpy as np
 
 from vitrail.quality.screening.diagnosis.cell import Diagnosis, tell
 from vitrail.quality.screening.result import MISSING as SHARE_MISSING
+from vitrail.quality.screening.row_tests import misplaced
 from vitrail.quality.screening.schema import Places
 from vitrail.quality.screening.site_summaries import (
     BELOW,
@@ -16,6 +17,7 @@ from vitrail.quality.screening.site_summaries import (
     LOCATION,
     MISSING,
     PREDICTED,
+    RATIO,
     SHARE,
     SIZE,
     VALUE,
@@ -119,6 +121,10 @@ def statistic(weighed: SiteTests, site: int, column: int, test: int) -> Statisti
             f"Its correlations with related columns have {percent(here, 0)} of the strength that they have at the "
             "other sites",
         )
+    if family == RATIO:
+        share = misplaced(weighed, site, column)
+        text = f"Its values fit the rest of their rows as if about {percent(share)} of them were other rows' values"
+        return Statistic("share of values as if of other rows", "share", share, 0.0, text)
     if family == PREDICTED:
         a, b = two(here, elsewhere, correlation)
         text = f"The outcomes here have a correlation of {a} with what the other sites' rows predict; there it is {b}"

@@ -5,15 +5,26 @@ from __future__ import annotations
 import numpy as np
 
 from vitrail.data.missing_codes import CODES
-from vitrail.quality.screening.diagnosis.cell import Cell, Diagnosis, tell, tell_shuffled
+from vitrail.quality.screening.diagnosis.cell import Cell, Diagnosis, tell, tell_misplaced, tell_shuffled
 from vitrail.quality.screening.diagnosis.differences import compared, numbers_of, plainest
 from vitrail.quality.screening.diagnosis.scales import CLOSE, NumberView, moved
 from vitrail.quality.screening.schema import QUANTILES, Numbers
-from vitrail.quality.screening.site_summaries import BELOW, BEYOND, KEPT, LOCATION, OUTCOME, RELATED_TO, SIZE, VALUE
+from vitrail.quality.screening.site_summaries import (
+    BELOW,
+    BEYOND,
+    KEPT,
+    LOCATION,
+    OUTCOME,
+    RATIO,
+    RELATED_TO,
+    SIZE,
+    VALUE,
+)
 from vitrail.quality.screening.text import correlation, percent, short
 from vitrail.stats.tests import median_known
 
 FLIPPED = -0.25  # of how a column follows the others: 1 as theirs, 0 not at all
+APART = 3.0  # widths beyond the others' 5 and 95 %: no patient's value
 SPIKE = 0.08  # of the rows hold one value that the others do not
 REST = 0.8  # widths that the rows without a code may be off
 FULL, FAR = (
@@ -30,6 +41,9 @@ def explain_number(cell: Cell) -> Diagnosis:
         ask = "stands for values not measured" if code else "was measured at all"
         text = f"Every row has {short(cell.constant)}, while it varies at the other sites: ask whether it {ask}."
         return tell("constant", text, value=cell.constant, **code)
+    coded = far_code(cell)
+    if coded:
+        return coded
     lam, error = cell.follows()
     related = max(cell.loud[OUTCOME], cell.loud[RELATED_TO], cell.loud[KEPT])
     counted = max(cell.loud[f] for f in (BELOW, BEYOND, VALUE, LOCATION, SIZE)) > 3
@@ -60,8 +74,26 @@ def explain_number(cell: Cell) -> Diagnosis:
         return seen
     if lam < 0.5 and error < 0.3 and related > 2.5:
         return tell_shuffled(lam)
+    if cell.loud[RATIO] > max(2.5, cell.counted):
+        return tell_misplaced(cell)
     _, shown = plainest(cell.weighed, cell.site, cell.column, cell.own)
     return tell("other", f"{shown.text}: ask how and on whom it is measured.", **numbers_of(shown))
+
+
+def far_code(cell: Cell) -> Diagnosis | None:
+    """The most frequent, the least or the greatest value is a usual code, far from all that other sites have. A site of
+    30 rows publishes its most frequent value, and not how many rows hold another one."""
+    finite = cell.usual[np.isfinite(cell.usual)]
+    if not len(finite) or not cell.wide > 0:
+        return None
+    for value, rows in cell.p.held[cell.site, cell.number]:
+        far = max(finite.min() - value, value - finite.max()) > APART * cell.wide
+        share = float(np.nan_to_num(rows) / cell.known)
+        if value in CODES and far and is_code(cell, value, share):
+            text = f"{percent(share)} of the rows have {short(value)}, far from the other sites' values"
+            ask = "ask whether it stands for values that were not measured"
+            return tell("code", f"{text}: {ask}.", code=float(value), share=share)
+    return None
 
 
 def _spiked(cell: Cell, lam: float, error: float) -> Diagnosis | None:
