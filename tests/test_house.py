@@ -26,7 +26,7 @@ DEFINED_TWICE: set[str] = set()  # class names, besides those of methods
 NO_NOUN: set[str] = set()  # modules, as paths below the source
 TOO_LARGE = {"methods"}  # one file for each paper, nothing else: its number is that of the papers
 TOO_LONG: set[str] = set()
-VAGUE_NAMES = 39, 2  # variables (fields among them) and parameters that have one of the VAGUE words as a name
+VAGUE_NAMES = 38, 2  # variables (fields among them) and parameters that have one of the VAGUE words as a name
 
 # participles and adverbs that were modules once, and others of their kind; what ends in -ed is found without the list
 NOT_NOUNS = frozenset(

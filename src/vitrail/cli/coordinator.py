@@ -12,7 +12,7 @@ from vitrail.cli.options import SANDBOX, parse_pseudonyms
 from vitrail.core.errors import Problem, VitrailError
 
 if TYPE_CHECKING:
-    from vitrail.deploy.identity.enrolled import Coordinator
+    from vitrail.deploy.identity.enrolment_records import Coordinator
     from vitrail.runs.result import Run
 
 StudyOf = Annotated[
@@ -102,8 +102,8 @@ def _say_participants(who: Coordinator, approvals: Path) -> None:
         print(f"{took}; {second}: vitrail serve KIT --second --approval FILE." if second else f"{took}.")
         print(f"Every form names the agreement {agreed_hash(who.study, who.seed, roster)}, with these keys:")
         for name, mark in roster.items():
-            known = " (pseudonym)" if name in roster.pseudonyms else ""
-            print(f"  {name:30s} {mark}{known}{' (removed)' if who.sites[name]['removed'] else ''}")
+            available = " (pseudonym)" if name in roster.pseudonyms else ""
+            print(f"  {name:30s} {mark}{available}{' (removed)' if who.sites[name]['removed'] else ''}")
 
 
 def remove(

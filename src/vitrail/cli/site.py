@@ -37,8 +37,8 @@ def request(
     print(f"  home                     {own.home} (your models and your outbox)")
     print(f"  your fingerprint         {made.fingerprint}")
     print(f"  authority's fingerprint  {made.authority_fingerprint}\n")
-    if known := own.invitation.get("pseudonym"):
-        who = "Nobody" if known == NOBODY_KNOWS else "Only the coordinator"
+    if available := own.invitation.get("pseudonym"):
+        who = "Nobody" if available == NOBODY_KNOWS else "Only the coordinator"
         print(f"{own.site} is a pseudonym. {who} can say whose it is; the consent form says what it does not hide.")
     if own.approved:
         print("This kit was approved before; it now has the new invitation.")

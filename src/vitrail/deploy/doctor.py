@@ -23,7 +23,7 @@ from vitrail.data.readers.tables import place_columns, read_table
 from vitrail.deploy.coordinator.run_members import ENTERED
 from vitrail.deploy.identity import party_keys
 from vitrail.deploy.identity.certificates import COORDINATOR, fingerprint_key, name_of
-from vitrail.deploy.identity.enrolled import Coordinator, Kit
+from vitrail.deploy.identity.enrolment_records import Coordinator, Kit
 from vitrail.deploy.identity.participants import complete
 from vitrail.deploy.transport import sandbox
 from vitrail.deploy.vertical.agreement import agreed_hash

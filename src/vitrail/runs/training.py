@@ -38,6 +38,7 @@ from vitrail.runs.protection.budget import guards_of, private, spent_after
 from vitrail.runs.protection.checks import check_protection
 from vitrail.runs.protection.dp_statistics import encoded, training_sizes
 from vitrail.runs.protection.masking import simulated
+from vitrail.runs.protection.shares import describe_shares, round_shares
 from vitrail.runs.refit import Final, Refit, refit
 from vitrail.runs.result import CLASS_SHARES, HISTORY, REFITTED, Run
 from vitrail.runs.screening import (
@@ -64,7 +65,6 @@ from vitrail.runs.setup import (
     training_of,
     training_rows,
 )
-from vitrail.runs.shares import describe_shares, round_shares
 from vitrail.runs.store import write_pseudonyms, write_run
 from vitrail.storage.atomic_files import write_atomically
 from vitrail.study.model import Study

@@ -25,7 +25,7 @@ from vitrail.study.errors import explain
 from vitrail.study.known_findings import KnownFinding, known_section
 from vitrail.study.limits import MOST_TOLD, count_problems, read_study, size_problems
 from vitrail.study.remote import TransferSpec, Verdict
-from vitrail.study.sections import Energy, Share
+from vitrail.study.sections import Energy, ShareSpec
 from vitrail.study.validation import CLASS_METRICS, METRICS, NUMBER_METRICS, TIME_METRICS, inconsistencies
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class Study(HtmlRepr, TableSchema):
     protect: Protect = Protect()
     verdict: Verdict | None = None  # left out: no verdicts between machines; in simulation use `vitrail compare`
     energy: Energy = Energy()
-    share: Share | None = None  # left out: nobody looks at shares
+    share: ShareSpec | None = None  # left out: nobody looks at shares
     transfer: TransferSpec | None = None  # left out: no transfer between machines; in simulation use `vitrail transfer`
     # answers to findings of the screening; a site may keep its own in a file of its own, for `--known`
     known: dict[str, KnownFinding] = Field(default={})

@@ -16,7 +16,7 @@ class Energy(Strict):
     grid: float | None = Field(default=None, ge=0, le=2000)
 
 
-class Share(Strict):
+class ShareSpec(Strict):
     """Limits of the share of a site in a round, which each site looks at before it takes part."""
 
     # a site whose share of a round would be smaller takes no part in it; a site may set more when it joins

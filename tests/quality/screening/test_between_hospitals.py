@@ -14,7 +14,7 @@ from vitrail.data.schema import TableSchema
 from vitrail.quality.screening import Finding, Screening, screen
 from vitrail.quality.screening.decision import ALONE, BY_FAR, CAREFUL, FEW_ROWS, FEW_SITES
 from vitrail.quality.screening.diagnosis.causes import LEAST_CODED
-from vitrail.quality.screening.diagnosis.confirmation import AS_WIDE, UNKNOWN, WIDER
+from vitrail.quality.screening.diagnosis.confirmation import AS_WIDE, WIDER
 from vitrail.quality.screening.site_spread import SITE_SPREAD
 from vitrail.quality.screening.statistics import SHIPPED
 
@@ -103,13 +103,13 @@ def scaled(factor: float, wider: float) -> Finding | None:
 
 
 def test_a_unit_is_a_known_pair_or_farther_than_any_house_and_as_much_wider() -> None:
-    """UNKNOWN is between 4 and 7 times, AS_WIDE between the logarithms of 1.5 and 3."""
+    """AS_WIDE is between the logarithms of 1.5 and 3. A factor that no known pair has is no unit."""
     known = scaled(1 / 18.016, 1 / 18.016)
     assert known is not None
     assert known.wrong
     assert known.kind == "unit"
-    assert (UNKNOWN, AS_WIDE) == (5.0, 0.8)
-    far, near = scaled(7.0, 7.0), scaled(1.6, 1.6)
+    assert AS_WIDE == 0.8
+    far, near = scaled(10.0, 10.0), scaled(1.6, 1.6)
     assert far is not None
     assert far.wrong
     assert far.kind == "unit"

@@ -12,8 +12,8 @@ from tests.support.screened import federation, spoil
 from vitrail.core.errors import VitrailError
 from vitrail.quality.screening import LABEL, Screening, ScreeningCoordinator, ScreeningSite, screen
 from vitrail.quality.screening.request_validation import clip_guesses
-from vitrail.quality.screening.row_ratios import FURTHEST, LEAST, MOST, PART, row_ratios
-from vitrail.quality.screening.row_tests import OWN, TOLD
+from vitrail.quality.screening.row_evidence.ratios import FURTHEST, LEAST, MOST, PART, row_ratios
+from vitrail.quality.screening.row_evidence.tests import OWN, TOLD
 from vitrail.quality.screening.schema import FLOOR, MOMENTS, Said, share_of
 from vitrail.quality.screening.statistics import GATE, TO_OUTCOME
 from vitrail.stats.tests import skewed_as_z

@@ -22,8 +22,8 @@ from vitrail.analysis.shortcuts.detector import read_standing
 from vitrail.cli import runs as cli_runs
 from vitrail.core import facts as means
 from vitrail.report import render
+from vitrail.report.sections.pictures.shortcut_maps import contents_of
 from vitrail.report.sections.registry import undrawn
-from vitrail.report.sections.shortcut_maps import contents_of
 
 TITLE, MAPS = "Whose class stands out", "Each site and class against what is usual here"
 

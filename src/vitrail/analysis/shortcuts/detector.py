@@ -199,11 +199,11 @@ def _surer(margin: Floats) -> Floats:
     sure = 2 * means.CUT * _share(_enough_counts(margin))  # [user, site, class]
     many = len(sure)
     at_home = np.eye(many, dtype=bool)[:, :, None]
-    abroad, known = np.where(at_home, 0.0, np.nan_to_num(sure)), np.isfinite(sure) & ~at_home
-    total, of = abroad.sum(0), known.sum(0)  # [site, class]: the models that are not at home there
+    abroad, available = np.where(at_home, 0.0, np.nan_to_num(sure)), np.isfinite(sure) & ~at_home
+    total, of = abroad.sum(0), available.sum(0)  # [site, class]: the models that are not at home there
     home = sure[np.arange(many), np.arange(many)] - total / of
-    others = (total - abroad) / (of - known)  # [user, site, class]: without this model
-    above = np.where(known & (of - known > 0), sure - others, np.nan)
+    others = (total - abroad) / (of - available)  # [user, site, class]: without this model
+    above = np.where(available & (of - available > 0), sure - others, np.nan)
     elsewhere = np.isfinite(above).sum(1)
     out = home - np.nansum(above, 1) / elsewhere
     return np.asarray(np.where(np.isfinite(out), out, np.nan))

@@ -90,9 +90,9 @@ def _wording_of(standing: ShortcutSignals, finding: ShortcutFinding, site: str, 
             more, expected = times(standing.margin[at]), times(usual[signal][at])
             part = "compared with the other sites' models on the same pictures, its model gives the right class odds "
             part += f"{more} higher at its own site than elsewhere (usual: {expected}"
-            known = np.isfinite(standing.home[at]) and "travel" not in finding.by
+            available = np.isfinite(standing.home[at]) and "travel" not in finding.by
             right = f"; correct there {percent(standing.home[at])}, elsewhere {percent(standing.away[at])}"
-            parts.append(f"{part}{right if known else ''})")
+            parts.append(f"{part}{right if available else ''})")
         elif signal == "piece":
             more, expected = times(standing.piece[at]), times(usual[signal][at])
             part = (

@@ -28,13 +28,13 @@ class PseudonymTerms(NamedTuple):
 
 def pseudonym_terms(agreement: Agreement, site: str, accomplices: int) -> PseudonymTerms | None:
     """`accomplices`: how many sites must help the coordinator to read a report of this one; 0 where none must."""
-    known = agreement.roster.pseudonyms
-    if not known:
+    available = agreement.roster.pseudonyms
+    if not available:
         return None
-    resolved = tuple(n for n, by in known.items() if n != site and by == COORDINATOR_KNOWS)
-    unresolved = tuple(n for n in known if n != site and n not in resolved)
+    resolved = tuple(n for n, by in available.items() if n != site and by == COORDINATOR_KNOWS)
+    unresolved = tuple(n for n in available if n != site and n not in resolved)
     named = max(0, accomplices - len(resolved) - len(unresolved))
-    return PseudonymTerms(resolved, unresolved, len(agreement.roster), known.get(site, ""), named)
+    return PseudonymTerms(resolved, unresolved, len(agreement.roster), available.get(site, ""), named)
 
 
 def accomplices(sites: int, least: int) -> int:
@@ -59,7 +59,12 @@ def _two_stories(sites: int, fewest: int) -> Iterator[int]:
 
 def group_of(agreement: Agreement, site: str, sites: Sequence[str]) -> list[str]:
     """The sites whose reports are added up with this one's, itself among them; none where that is everybody."""
-    places = ((s, 0, i) for s, told in enumerate(agreement.contracts) for i, c in enumerate(told) if c.read == "groups")
+    places = (
+        (s, 0, i)
+        for s, reported in enumerate(agreement.contracts)
+        for i, c in enumerate(reported)
+        if c.read == "groups"
+    )
     where = next(places, None)
     if where is None:
         return []

@@ -25,8 +25,8 @@ class SecondServerForm:
 
 def second_server_form(agreement: Agreement, server: str, fingerprint: str) -> ConsentForm:
     study = agreement.study
-    known = agreement.roster.pseudonyms
+    available = agreement.roster.pseudonyms
     names = sorted(name for name in agreement.roster if name != server)
-    sites = tuple(f"{name} (a pseudonym)" if name in known else name for name in names)
+    sites = tuple(f"{name} (a pseudonym)" if name in available else name for name in names)
     about = agreement.hash, study.name, study.description, TESTS, study.protect.least, fingerprint
     return ConsentForm(fill("second_server.txt", SecondServerForm(server, sites, *about)))

@@ -14,7 +14,7 @@ from vitrail.core.errors import Problem, VitrailError
 from vitrail.deploy.coordinator.requests import SiteRequests
 from vitrail.deploy.coordinator.run_members import ENTERED, taking_part
 from vitrail.deploy.coordinator.session import TOLD, conduct
-from vitrail.deploy.identity.enrolled import CURRENT, Coordinator
+from vitrail.deploy.identity.enrolment_records import CURRENT, Coordinator
 from vitrail.deploy.identity.participants import are_missing, several_names
 from vitrail.deploy.identity.signing import Signer, sign_run
 from vitrail.deploy.protocol.agreement import Agreement

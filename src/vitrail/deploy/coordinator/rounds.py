@@ -41,8 +41,8 @@ from vitrail.quality.screening import Screening
 from vitrail.runs.evaluation import baseline_rows, size_row, sizes_table
 from vitrail.runs.plan import Plan
 from vitrail.runs.protection.budget import guards_of
+from vitrail.runs.protection.shares import round_shares
 from vitrail.runs.setup import training_of
-from vitrail.runs.shares import round_shares
 
 MOST_OMITTED = 3  # reports of a site that were left out of a total: then it is no longer asked
 MOST_OPEN = 2  # of so few sites nobody can say whose report is wrong

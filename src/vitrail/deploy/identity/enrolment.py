@@ -53,9 +53,9 @@ from vitrail.deploy.identity.documents import (
     study_of,
     to_text,
 )
-from vitrail.deploy.identity.enrolled import CURRENT as CURRENT
-from vitrail.deploy.identity.enrolled import Coordinator as Coordinator
-from vitrail.deploy.identity.enrolled import Kit as Kit
+from vitrail.deploy.identity.enrolment_records import CURRENT as CURRENT
+from vitrail.deploy.identity.enrolment_records import Coordinator as Coordinator
+from vitrail.deploy.identity.enrolment_records import Kit as Kit
 from vitrail.deploy.identity.invitation import SIGNATURE, check_signature, sign_invitation
 from vitrail.deploy.identity.participants import (
     FILE,
@@ -230,8 +230,10 @@ def remove(folder: Path, site: str) -> None:
 def load_coordinator(folder: Path) -> Coordinator:
     folder = Path(folder)
     book = read_paper(folder / "coordinator.json", BOOK, "a coordinator's folder", "Make it with `vitrail invite`.")
-    known = {name: str(site[pseudonym.KNOWN_TO]) for name, site in book["sites"].items() if pseudonym.KNOWN_TO in site}
-    given = book["seed"], book["address"], book["sites"], ParticipantList(book.get("roster", {}), known)
+    available = {
+        name: str(site[pseudonym.KNOWN_TO]) for name, site in book["sites"].items() if pseudonym.KNOWN_TO in site
+    }
+    given = book["seed"], book["address"], book["sites"], ParticipantList(book.get("roster", {}), available)
     return Coordinator(folder, Study.load(folder / "study.toml", kept=True), *given)
 
 
@@ -275,8 +277,8 @@ def request(invitation: Path, kit: Path | None = None, home: Path | None = None,
     private_folder(home)
     key = own_key(kit / "key.pem")
     write_atomically(kit / "home.txt", f"{home}\n", private=True)
-    kept = (*INVITATION, SIGNATURE, *(k for k in pseudonym.OPTIONAL if k in paper))
-    write_atomically(kit / "invitation.json", to_text({k: paper[k] for k in kept}), private=True)
+    retained = (*INVITATION, SIGNATURE, *(k for k in pseudonym.OPTIONAL if k in paper))
+    write_atomically(kit / "invitation.json", to_text({k: paper[k] for k in retained}), private=True)
     if chosen:
         write_atomically(kit / pseudonym.CHOSEN, f"{chosen}\n", private=True)
     own = load_kit(kit)

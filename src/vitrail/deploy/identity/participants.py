@@ -25,8 +25,8 @@ class ParticipantList(dict[str, str]):
     def __init__(self, roster: Mapping[str, str], pseudonyms: Mapping[str, str] | None = None) -> None:
         """Without `pseudonyms`: those of `roster`."""
         super().__init__(roster)
-        known = getattr(roster, "pseudonyms", {}) if pseudonyms is None else pseudonyms
-        self.pseudonyms: dict[str, str] = {name: known[name] for name in sorted(known) if name in self}
+        available = getattr(roster, "pseudonyms", {}) if pseudonyms is None else pseudonyms
+        self.pseudonyms: dict[str, str] = {name: available[name] for name in sorted(available) if name in self}
 
 
 class Participants(NamedTuple):
@@ -51,8 +51,8 @@ def participants_of(
         missing.append(second)
     if begun and not missing and roster.items() <= before.items():
         roster = dict(before)
-    known = {name: str(site["known to"]) for name, site in sites.items() if "known to" in site}
-    return Participants(ParticipantList(roster, known), missing)
+    available = {name: str(site["known to"]) for name, site in sites.items() if "known to" in site}
+    return Participants(ParticipantList(roster, available), missing)
 
 
 def read_participants(approval: Mapping[str, Any], site: str, fingerprint: str, where: str) -> Participants:

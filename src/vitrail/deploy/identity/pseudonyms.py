@@ -48,8 +48,8 @@ def open_invitations(book: Book, many: int) -> dict[str, dict[str, Any]]:
 
 def on_invitation(entry: Mapping[str, Any]) -> dict[str, str]:
     """What the invitation of a pseudonymous site says of that; to nobody else."""
-    said = {"pseudonym": entry[KNOWN_TO]} if KNOWN_TO in entry else {}
-    return said | ({TICKET: entry[TICKET]} if TICKET in entry and entry["fingerprint"] is None else {})
+    words = {"pseudonym": entry[KNOWN_TO]} if KNOWN_TO in entry else {}
+    return words | ({TICKET: entry[TICKET]} if TICKET in entry and entry["fingerprint"] is None else {})
 
 
 def invitation_problems(

@@ -20,7 +20,7 @@ from vitrail.storage.atomic_files import write_atomically
 from vitrail.storage.hash_chain import BEFORE, last_digest
 
 if TYPE_CHECKING:
-    from vitrail.deploy.identity.enrolled import Coordinator, Kit
+    from vitrail.deploy.identity.enrolment_records import Coordinator, Kit
 
 SIGNED = "signed"  # in a line: its signature
 CERTIFICATE = "certificate.pem"  # beside an outbox's log

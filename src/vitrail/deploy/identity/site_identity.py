@@ -21,7 +21,7 @@ from cryptography.x509 import Certificate
 from vitrail.core.errors import KeyRefused, VitrailError
 from vitrail.deploy.identity.certificates import fingerprint_key, is_issued, read_certificate, read_key, x509_name
 from vitrail.deploy.identity.documents import identity_of
-from vitrail.deploy.identity.enrolled import Kit
+from vitrail.deploy.identity.enrolment_records import Kit
 from vitrail.deploy.identity.participants import complete, several_names
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from vitrail.runs.shares import weighs_rows
+from vitrail.runs.protection.shares import weighs_rows
 
 if TYPE_CHECKING:
     from vitrail.deploy.protocol.agreement import Agreement

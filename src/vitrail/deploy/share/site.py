@@ -86,21 +86,21 @@ class SiteShares:
         """What each site weighs; from statements that were checked, now or before."""
         if not states_rows(self.agreed):
             return dict.fromkeys(self.proof.roster, 1.0)
-        known: dict[str, int] = self.record.read().get(ROWS, {})
+        available: dict[str, int] = self.record.read().get(ROWS, {})
         stated = words[SHARE].get(ROWS)
         if not isinstance(stated, dict):
             raise MessageRefused(SHARE, "expected what sites signed of their rows.")
         for name, statement in stated.items():
             rows, signed = _read(name, statement)
-            if known.get(name, rows) != rows or (name == self.site and rows != self.rows):
+            if available.get(name, rows) != rows or (name == self.site and rows != self.rows):
                 raise MessageRefused(SHARE, f"{name[:40]} stated another number of rows in this run.")
-            if name not in known:
+            if name not in available:
                 text = rows_text(self.agreed, self.run, name, rows)
                 self.proof.check(name, signed.certificate, text, signed.signature)
-        if new := {name: statement[0] for name, statement in stated.items() if name not in known}:
-            known = {**known, **new}
-            self.record.update({ROWS: known})
-        return {name: float(rows) for name, rows in known.items()}
+        if new := {name: statement[0] for name, statement in stated.items() if name not in available}:
+            available = {**available, **new}
+            self.record.update({ROWS: available})
+        return {name: float(rows) for name, rows in available.items()}
 
     def _say(
         self,

@@ -20,8 +20,8 @@ from vitrail.analysis.images.gallery import Album
 from vitrail.core.errors import Problem, VitrailError
 from vitrail.core.tensors import flatten
 from vitrail.data.encoding import Encoder
-from vitrail.deploy.identity.enrolled import Kit
 from vitrail.deploy.identity.enrolment import LEFT
+from vitrail.deploy.identity.enrolment_records import Kit
 from vitrail.deploy.identity.party_keys import SEALING
 from vitrail.deploy.protocol.agreement import Agreement
 from vitrail.deploy.site.site import BEHIND, POOLED, ROWS

@@ -23,7 +23,7 @@ from vitrail.deploy.audit.notices import kind_of
 from vitrail.deploy.audit.outbox import Outbox
 from vitrail.deploy.consent.file_sheet import file_sheet
 from vitrail.deploy.consent.form import AcceptNote, ConsentForm, accept_text, site_form
-from vitrail.deploy.identity.enrolled import Kit
+from vitrail.deploy.identity.enrolment_records import Kit
 from vitrail.deploy.identity.participants import complete
 from vitrail.deploy.identity.signing import Signer
 from vitrail.deploy.protocol.agreement import Agreement

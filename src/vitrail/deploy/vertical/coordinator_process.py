@@ -17,7 +17,7 @@ from typing import Any
 
 from vitrail.core.errors import Problem, VitrailError
 from vitrail.deploy.coordinator.process import AnnouncedFolder, say_who_is_missing
-from vitrail.deploy.identity.enrolled import Coordinator
+from vitrail.deploy.identity.enrolment_records import Coordinator
 from vitrail.deploy.protocol.message import Message
 from vitrail.deploy.transport.flare.transport import FlareTransport
 from vitrail.deploy.vertical.agreement import PartyAgreement

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from vitrail.core.errors import GuestRefused, Problem, VitrailError
 from vitrail.core.text import several
-from vitrail.deploy.identity.enrolled import Kit
+from vitrail.deploy.identity.enrolment_records import Kit
 from vitrail.deploy.vertical.session import MATCH
 from vitrail.report.pages.builder import write_report
 from vitrail.report.pages.explanation import write_explained

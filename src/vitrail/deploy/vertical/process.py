@@ -18,7 +18,7 @@ from vitrail.deploy.audit.outbox import Outbox
 from vitrail.deploy.consent.form import ConsentForm
 from vitrail.deploy.consent.party import party_form
 from vitrail.deploy.identity import party_keys
-from vitrail.deploy.identity.enrolled import Kit
+from vitrail.deploy.identity.enrolment_records import Kit
 from vitrail.deploy.identity.signing import Signer
 from vitrail.deploy.site.process import SiteProcess, agreed_to, show_form
 from vitrail.deploy.vertical.agreement import PartyAgreement

@@ -104,10 +104,10 @@ class Try(Exchange[Any, Any, Nothing, Round, TransferCounts]):
 
     def report(self, site: SiteContext, state: Any, work: Nothing, down: Round) -> tuple[Any, Any]:
         models = [{k: v[:, j] for k, v in down.models.items()} for j in range(down.real.shape[1])]
-        told = torch.stack([self.tell(site.task, m, site.rows) for m in models], 1)  # [site, user, class, 3]
-        told = told * (down.real > 0)[..., None, None]
+        reported = torch.stack([self.tell(site.task, m, site.rows) for m in models], 1)  # [site, user, class, 3]
+        reported = reported * (down.real > 0)[..., None, None]
         rise = rises(site.task, self.of.apart(state), down.models, down.real, site.rows, self.of.least)
-        return state, TransferCounts(told[..., [0, 2]], told[..., 1:], rise)
+        return state, TransferCounts(reported[..., [0, 2]], reported[..., 1:], rise)
 
     def tell(self, task: Task, model: Params, rows: Rows) -> Tensor:
         """[site, class, 3]: told right, how surely, and of how many."""
@@ -117,8 +117,8 @@ class Try(Exchange[Any, Any, Nothing, Round, TransferCounts]):
         z = task.output(model, rows.holdout.x)
         predicted = torch.nn.functional.one_hot(z.argmax(-1), task.net.outputs)
         sure = ((_log_odds(z).clamp(-CUT, CUT) + CUT) / (2 * CUT)).to(y)
-        told = torch.stack([(y * predicted).sum(1), (y * sure).sum(1), y.sum(1)], -1)
-        return torch.where(told[..., 2:] >= self.of.least, told, 0)
+        reported = torch.stack([(y * predicted).sum(1), (y * sure).sum(1), y.sum(1)], -1)
+        return torch.where(reported[..., 2:] >= self.of.least, reported, 0)
 
     def merge(self, task: Task, coord: Any, up: TransferCounts, roster: Roster) -> tuple[Any, Facts]:
         gone = coord._replace(offered=zeros(coord.offered), offers=torch.zeros_like(coord.offers))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from vitrail.core.errors import Problem, VitrailError
-from vitrail.quality.screening.row_ratios import LEAST, MOST
+from vitrail.quality.screening.row_evidence.ratios import LEAST, MOST
 from vitrail.quality.screening.schema import Numbers, Said, ScreeningSchema
 
 HUGE = 1e15  # a value of a number; larger ones would swallow the others in sums

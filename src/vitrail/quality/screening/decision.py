@@ -14,7 +14,7 @@ from vitrail.quality.screening.diagnosis.differences import differs
 from vitrail.quality.screening.diagnosis.location_scale import keeping
 from vitrail.quality.screening.diagnosis.plain_evidence import settle_cell, suspects
 from vitrail.quality.screening.result import Finding
-from vitrail.quality.screening.row_tests import without_outcome
+from vitrail.quality.screening.row_evidence.tests import without_outcome
 from vitrail.quality.screening.schema import Flags
 from vitrail.quality.screening.site_summaries import (
     BELOW,
@@ -46,8 +46,7 @@ FREE = 4.0  # of a squared deviate: what any test shows by chance
 def judge(published: SiteSummaries, alpha: float) -> tuple[list[Finding], pd.DataFrame]:
     weighed = SiteTests(published, alpha)
     absent = find_absent(weighed)
-    wrong = find_settled(weighed)
-    clear = [] if weighed.alike else find_confirmed(weighed)
+    wrong, clear = find_settled(weighed), [] if weighed.alike else find_confirmed(weighed)
     wrong += clear
     done: set[int] = set()
     while len(done) < len(published.sites):
@@ -75,15 +74,13 @@ def find_absent(weighed: SiteTests) -> list[Finding]:
         measured = np.nan_to_num(p.known / p.rows[:, None])[:, :-1]  # [site, input]
     for column in np.flatnonzero((measured <= HARDLY).any(0)):
         some = np.flatnonzero(measured[:, column] > HARDLY)
-        if len(some) == 1:
-            diagnosis = say_absent("only here", measured[some[0], column])
-            out.append(_finding(weighed, int(some[0]), int(column), diagnosis, 0.0))
-        elif len(some) > 1:
-            for site in np.flatnonzero(measured[:, column] <= HARDLY):
-                diagnosis = say_absent("not here", measured[site, column])
-                out.append(_finding(weighed, int(site), int(column), diagnosis, 0.0))
+        absent = np.flatnonzero(measured[:, column] <= HARDLY)
+        kind, where = ("only here", some) if len(some) == 1 else ("not here", absent if len(some) else some)
+        for site in where:
+            diagnosis = say_absent(kind, measured[site, column])
+            out.append(_finding(weighed, int(site), int(column), diagnosis, 0.0))
         quiet = (weighed.first == column) & (weighed.family == MISSING)
-        weighed.set_aside(np.flatnonzero(measured[:, column] <= HARDLY), int(column), quiet, len(some))
+        weighed.set_aside(absent, int(column), quiet, len(some))
     return out
 
 
@@ -91,19 +88,18 @@ def find_settled(weighed: SiteTests) -> list[Finding]:
     """What goes against the study, or what no patients could make so: set aside before anything else is weighed."""
     out = []
     for site, column in suspects(weighed.published):
-        cell = None if weighed.accused[site, column] else Cell(weighed, int(site), int(column))
-        diagnosis = settle_cell(cell) if cell else None
-        if cell and diagnosis:
+        if weighed.accused[site, column]:
+            continue
+        cell = Cell(weighed, int(site), int(column))
+        if diagnosis := settle_cell(cell):
             if diagnosis.kind in ("other", "unit", "offset"):  # what other columns tell may name the cause
                 named = explain(cell)
                 diagnosis = named if named.kind in NAMED else diagnosis
             strength = max(1.0, float((weighed.z[site] / weighed.bar)[cell.own].max(initial=0.0)))
             out.append(_finding(weighed, int(site), int(column), diagnosis, strength))
     for finding in out:
-        site, column = (
-            weighed.published.sites.index(finding.site),
-            weighed.published.layout.columns.index(finding.feature),
-        )
+        site = weighed.published.sites.index(finding.site)
+        column = weighed.published.layout.columns.index(finding.feature)
         weighed.flag(site, column)
         if column != weighed.outcome:
             weighed.predict_without(site, [*weighed.without.get(site, []), column])

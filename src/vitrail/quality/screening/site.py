@@ -13,7 +13,7 @@ from vitrail.data.persons import one_row_each
 from vitrail.data.schema import TableSchema
 from vitrail.quality.checks.duplicate_sites import digest_table
 from vitrail.quality.screening.request_validation import clip_predictions, rare_answers, rows_below, rows_with
-from vitrail.quality.screening.row_ratios import row_ratios
+from vitrail.quality.screening.row_evidence.ratios import row_ratios
 from vitrail.quality.screening.schema import (
     CUTS,
     FENCES,
@@ -121,7 +121,7 @@ class ScreeningSite:
         at = self.layout
         variables = np.concatenate([at.inputs[asked["chosen"].astype(np.int64)], at.outcome])
         others = asked["products"] - z.T @ z
-        found = row_ratios(
+        result = row_ratios(
             z,
             np.isfinite(self.scores[:, variables]),
             at.column[variables],
@@ -131,7 +131,7 @@ class ScreeningSite:
             ridge_of(len(variables), max(1.0, float(np.diag(others).max(initial=1.0)))),
             len(at.outcome),
         )
-        for column, numbers in found.items():
+        for column, numbers in result.items():
             if self.share[column].ratios:
                 out[column] = numbers
 

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from vitrail.quality.screening.diagnosis.location_scale import keeping, locations, sizes
-from vitrail.quality.screening.row_tests import weigh_ratios
+from vitrail.quality.screening.row_evidence.tests import weigh_ratios
 from vitrail.quality.screening.schema import FLOOR, Flags, Numbers, Places
 from vitrail.quality.screening.site_spread import SITE_SPREAD
 from vitrail.quality.screening.site_summaries import (
@@ -343,8 +343,8 @@ class SiteTests:
     def kinds(self) -> list[str]:
         """[test]: its family, and the kind of its column, as the shipped yardstick has them."""
         at = self.published.layout
-        known = {"numeric": "number", "binary": "yes or no", "categorical": "category"}
-        kind = ["outcome" if c == self.outcome else known[k] for c, k in enumerate(at.kinds)]
+        available = {"numeric": "number", "binary": "yes or no", "categorical": "category"}
+        kind = ["outcome" if c == self.outcome else available[k] for c, k in enumerate(at.kinds)]
         return [f"{f}, {kind[c]}" for f, c in zip(self.family, self.first, strict=True)]
 
     def _beyond_the_usual(self, which: Places) -> None:

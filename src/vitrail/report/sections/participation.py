@@ -41,8 +41,8 @@ def left_out_words(run: Run) -> str:
 
 def _pseudonyms(run: Run) -> list[str]:
     """Between machines; in a simulation scores stay under the sites' own names, and the screening says the rest."""
-    known = run.info.get("pseudonyms", []) if run.info["engine"] == DEPLOYED else []
-    return [site for site in run.sites if site in known]
+    available = run.info.get("pseudonyms", []) if run.info["engine"] == DEPLOYED else []
+    return [site for site in run.sites if site in available]
 
 
 def _limits(share: dict[str, Any]) -> str:

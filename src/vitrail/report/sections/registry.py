@@ -17,12 +17,9 @@ from vitrail.report.sections import (
     cost,
     participation,
     protection,
-    prototype_distance,
     screening,
     selective_prediction,
     shifts,
-    shortcut_findings,
-    shortcut_maps,
     survival_by_risk,
     traffic,
 )
@@ -37,6 +34,7 @@ from vitrail.report.sections.learning import (
     uncertainty,
 )
 from vitrail.report.sections.performance import effects, predicted_values, thresholds
+from vitrail.report.sections.pictures import prototype_distance, shortcut_findings, shortcut_maps
 from vitrail.report.sections.scores import (
     findings,
     joining,

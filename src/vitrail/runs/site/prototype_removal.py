@@ -99,7 +99,7 @@ def remove_prototypes(mine: Model, asked: Sequence[str]) -> tuple[Model, tuple[R
 
 
 def _parse(asked: Sequence[str], classes: Sequence[str], per_class: int) -> tuple[RemovedPrototype, ...]:
-    problems, found = list[Problem](), dict[RemovedPrototype, None]()
+    problems, result = list[Problem](), dict[RemovedPrototype, None]()
     for text in asked:
         label, colon, digits = text.rpartition(":")
         if not colon or not digits.isdecimal():
@@ -111,10 +111,10 @@ def _parse(asked: Sequence[str], classes: Sequence[str], per_class: int) -> tupl
             what = f"class {label} has no prototype {int(digits)}."
             problems.append(Problem(OPTION, what, f"Its prototypes have the numbers 1 to {per_class}."))
         else:
-            found[RemovedPrototype(label, int(digits), per_class)] = None
+            result[RemovedPrototype(label, int(digits), per_class)] = None
     if problems:
         raise VitrailError("cannot remove prototypes", problems)
-    return tuple(found)
+    return tuple(result)
 
 
 def compare_without(
@@ -133,18 +133,18 @@ def compare_without(
     before, after = (_shares(model, torch.from_numpy(pixels[at])) for model in (mine, correction.model))
     persons, weights = persons_of(some, study), weights_of(some, study)
     scored = [score_intervals(study.metrics, labels, p, cut, persons, weights) for p in (before, after)]
-    said = [decide(p, cut) for p in (before, after)]
+    words = [decide(p, cut) for p in (before, after)]
     changed = tuple(
         ChangedPrediction(
             names[at[i]],
             pixels[at[i]],
             classes[labels[i]],
-            classes[said[0][i]],
-            classes[said[1][i]],
-            float(before[i, said[0][i]]),
-            float(after[i, said[1][i]]),
+            classes[words[0][i]],
+            classes[words[1][i]],
+            float(before[i, words[0][i]]),
+            float(after[i, words[1][i]]),
         )
-        for i in np.flatnonzero(said[0] != said[1])
+        for i in np.flatnonzero(words[0] != words[1])
     )
     scores = {metric: (scored[0][metric], scored[1][metric]) for metric in study.metrics}
     return PrototypeRemoval(correction.removed, len(at), held_out is not None, correction.fitted, scores, changed)

@@ -116,8 +116,8 @@ class Contribution:
 
     def disagreement(self) -> str:
         """Where Shapley values and leave-one-out, both asked for, say different things."""
-        found = {way: spans_of(self.values, way, self.kind) for way in (SHAPLEY, LOO)}
-        return disagreement(found[SHAPLEY], found[LOO], self.user) if all(found.values()) else ""
+        result = {way: spans_of(self.values, way, self.kind) for way in (SHAPLEY, LOO)}
+        return disagreement(result[SHAPLEY], result[LOO], self.user) if all(result.values()) else ""
 
     def main(self, kind: str = "") -> pd.DataFrame:
         """The values that count, by site: Shapley, or leave-one-out where only that was asked for."""
@@ -388,8 +388,8 @@ def to_text(result: Contribution) -> tuple[str, list[tuple[str, list[str], list[
         rows = [[r["site"], *(_share(r[rule]) for rule in RULES)] for r in result.rewards.to_dict("records")]
         words = f"Share of a reward among the sites other than {result.user}, by rule"
         tables.append((words, ["site", *(rule.name for rule in RULES.values())], rows))
-    said = (text, result.unpaid(), result.doubt(), result.disagreement(), result.reliance())
-    text = "\n".join(words for words in said if words)
+    sentences = (text, result.unpaid(), result.doubt(), result.disagreement(), result.reliance())
+    text = "\n".join(words for words in sentences if words)
     lines = [[c.way, c.kind, c.evaluations, c.how] for c in result.costs.itertuples()]
     tables.append(("Cost", ["way", "kind", "model evaluations", "groups of sites"], lines))
     return text, tables

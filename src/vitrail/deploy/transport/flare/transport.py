@@ -20,7 +20,7 @@ from typing import Any
 
 from vitrail.core.errors import VitrailError
 from vitrail.deploy.coordinator.requests import REMOVED, AnswerTooLong, ConnectionEnded, Responses, SiteSilent
-from vitrail.deploy.identity.enrolled import Coordinator
+from vitrail.deploy.identity.enrolment_records import Coordinator
 from vitrail.deploy.protocol.message import Message, unpack
 from vitrail.deploy.transport import ipc
 from vitrail.deploy.transport.flare import workspace as kits

@@ -10,7 +10,7 @@ from vitrail.quality.screening.diagnosis.cell import Cell, Diagnosis, tell, tell
 from vitrail.quality.screening.diagnosis.differences import compared, numbers_of, plainest
 from vitrail.quality.screening.diagnosis.location_scale import agreement
 from vitrail.quality.screening.diagnosis.numbers import explain_number
-from vitrail.quality.screening.row_tests import misplaced
+from vitrail.quality.screening.row_evidence.tests import misplaced
 from vitrail.quality.screening.schema import Numbers
 from vitrail.quality.screening.site_summaries import PREDICTED, RATIO
 from vitrail.quality.screening.text import correlation, percent

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vitrail.quality.screening.row_tests import misplaced
+from vitrail.quality.screening.row_evidence.tests import misplaced
 from vitrail.quality.screening.schema import Numbers
 from vitrail.quality.screening.site_summaries import FAMILIES, OUTCOME, PREDICTED, RELATED_TO
 from vitrail.quality.screening.statistics import SiteTests

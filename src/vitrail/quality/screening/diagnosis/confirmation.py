@@ -81,8 +81,8 @@ def _is_far(cell: Cell, diagnosis: Diagnosis) -> bool:
 
 
 def is_one_factor(cell: Cell, diagnosis: Diagnosis) -> bool:
-    """Of a known pair of units, or a slip of the point (diagnosis/scales.py names no other): whether it is as much wider
-    as it is larger. Patients who are iller have larger values, but not each of them by one factor."""
+    """Of a known pair of units, or a slip of the point (scales.py names no other): whether it is as much wider as it is
+    larger. Patients who are iller have larger values, but not each of them by one factor."""
     numbers = diagnosis.numbers
     factor = float(numbers["ratio"]) if "ratio" in numbers else 1 / float(numbers["factor"])
     with np.errstate(all="ignore"):

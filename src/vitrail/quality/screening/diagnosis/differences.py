@@ -8,7 +8,7 @@ import numpy as np
 
 from vitrail.quality.screening.diagnosis.cell import Diagnosis, tell
 from vitrail.quality.screening.result import MISSING as SHARE_MISSING
-from vitrail.quality.screening.row_tests import misplaced
+from vitrail.quality.screening.row_evidence.tests import misplaced
 from vitrail.quality.screening.schema import Places
 from vitrail.quality.screening.site_summaries import (
     BELOW,

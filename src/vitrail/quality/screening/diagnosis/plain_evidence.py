@@ -14,7 +14,7 @@ from vitrail.data.missing_codes import CODES
 from vitrail.quality.screening.diagnosis.cell import Cell, Diagnosis, tell
 from vitrail.quality.screening.diagnosis.differences import MEDIAN, compared
 from vitrail.quality.screening.diagnosis.numbers import is_code
-from vitrail.quality.screening.diagnosis.scales import CLOSE, OFF, NumberView, moved, scale_of
+from vitrail.quality.screening.diagnosis.scales import CLOSE, OFF, NumberView, has_true_zero, moved, scale_of
 from vitrail.quality.screening.schema import FLOOR, QUARTILES, Flags, Numbers, Places
 from vitrail.quality.screening.site_summaries import SiteSummaries
 from vitrail.quality.screening.text import percent, short
@@ -43,6 +43,8 @@ def suspects(p: SiteSummaries) -> Places:
         value, q = p.held[..., 0], p.quantiles
         off = (value < low[:, None]) | (value > high[:, None]) | np.isin(value, CODES)
         far = np.abs(np.log(np.abs(q[:, :, QUARTILES] / median_known(q[:, :, QUARTILES])))) > MANIFOLD / 2
+        one_sided = (np.nan_to_num(q, nan=np.inf).min(2) > 0) | (np.nan_to_num(q, nan=-np.inf).max(2) < 0)
+        far &= one_sided[:, :, None]
         away = np.isfinite(q) & ((q < low[:, None]) | (q > high[:, None]))
     may[:, number] = (share[..., 0] >= 1) | ((share >= HEAP) & off).any(2) | far.any(2) | away.any(2)
     full = (p.shares[:, at.yesno] >= 1) | (p.shares[:, at.yesno] <= 0)
@@ -158,6 +160,8 @@ def _settle_scale(view: NumberView) -> Diagnosis | None:
     if scale is not None and view.known >= FLOOR and _is_elsewhere(view, q):
         return seen or _tell_elsewhere(view)
     if scale is None or seen is None or seen.kind == "offset" or not scale.factor > 0:
+        return None
+    if not (has_true_zero(view.usual) and has_true_zero(q)):
         return None
     unlike = view.between if np.isfinite(view.between) else USUALLY
     manifold = abs(np.log(scale.factor)) > max(MANIFOLD, BEYOND * unlike) and scale.scaled < min(

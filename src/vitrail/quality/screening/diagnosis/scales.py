@@ -79,6 +79,13 @@ def scale_of(cell: NumberView) -> Scale | None:
     return Scale(cell.off(q), factor, scaled, offset, cell.off(q - offset), spread)
 
 
+def has_true_zero(quantiles: Numbers) -> bool:
+    """Whether all values lie on one side of zero, so that a factor between two sites says something: columns that are
+    centred have medians near zero, of which one may well be many times the other."""
+    finite = quantiles[np.isfinite(quantiles)]
+    return bool(len(finite) and (finite.min() > 0 or finite.max() < 0))
+
+
 def tolerance(cell: NumberView, between: float = 1.5) -> float:
     """How far the logarithm of a site's factor may be from that of the conversion that made it."""
     middle = abs(float(cell.usual[cell.both][cell.both.sum() // 2]))

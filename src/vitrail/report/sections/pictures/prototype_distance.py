@@ -16,8 +16,8 @@ from vitrail.core import facts as means
 from vitrail.core.text import number, several
 from vitrail.report.charts import svg
 from vitrail.report.charts.grid import Grid, GridCell, grid
+from vitrail.report.sections.pictures.shortcut_maps import SHOWN, SLACK, read_signals
 from vitrail.report.sections.section import Contents, Section, has_fact, run_of
-from vitrail.report.sections.shortcut_maps import SHOWN, SLACK, read_signals
 
 if TYPE_CHECKING:
     from vitrail.report.pages.run import Page

@@ -33,8 +33,8 @@ def weigh_ratios(tests: SiteTests, place: Places) -> None:
     weight = np.where((rows > 0) & fair, rows, 0.0)
     scatter, third = (_with_own(x, weight) for x in (scatter, third))
     tests.compare(place, mean, rows, scatter, rows, fair, plain=True)
-    told = moved - tests.theirs[:, place] > TOLD
-    less = (tests.mine[:, place] > tests.theirs[:, place]) & ~disturbed & told
+    reported = moved - tests.theirs[:, place] > TOLD
+    less = (tests.mine[:, place] > tests.theirs[:, place]) & ~disturbed & reported
     # a mean of few rows, of which some add much, is skewed
     skewness = third / np.maximum(rows, 1) ** 2 / np.maximum(tests.variance[:, place], 1e-12) ** 1.5
     tests.z[:, place] = np.minimum(tests.z[:, place], skewed_as_z(tests.plain[:, place], skewness))
@@ -74,5 +74,5 @@ def without_outcome(tests: SiteTests, site: int, column: int) -> tuple[float, fl
 
 def _misplaced(tests: SiteTests, place: Places) -> Numbers:
     here, usual, whole = tests.mine[:, place], tests.theirs[:, place], tests.published.ratios[:, tests.first[place], 1]
-    told = (whole > usual) & (tests.rows[:, place] > 0)
-    return np.where(told, np.clip((here - usual) / np.where(told, whole - usual, 1.0), 0.0, 1.0), 0.0)
+    reported = (whole > usual) & (tests.rows[:, place] > 0)
+    return np.where(reported, np.clip((here - usual) / np.where(reported, whole - usual, 1.0), 0.0, 1.0), 0.0)

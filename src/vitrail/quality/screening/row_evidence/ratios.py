@@ -23,7 +23,7 @@ LEAST_VARIANCE = 0.05  # of a number, given the other columns
 
 def row_ratios(
     z: Numbers,
-    known: Flags,
+    observed: Flags,
     column: Places,
     is_number: Flags,
     products: Numbers,
@@ -47,7 +47,7 @@ def row_ratios(
     out: dict[int, Numbers] = {}
     for c in dict.fromkeys(int(v) for v in column):
         here = np.flatnonzero(column == c)
-        ok = known[:, here].all(1)
+        ok = observed[:, here].all(1)
         if ok.sum() < FLOOR or (scale[here] == 0).any():
             continue
         own, number = z[np.ix_(ok, here)], bool(is_number[here[0]])
@@ -61,8 +61,8 @@ def row_ratios(
                 guess = clip_guesses((x[:, here] - by[:, here] @ rest)[ok] / scale[here])
             row, moved = (_rows(v, guess, number, float(rest[0, 0])) for v in (own, _other_rows(own)))
             away = row - row.mean()
-            told = [row.mean(), moved.mean(), (away**2).mean(), (away**3).mean()]
-            out[c][start : start + 4] = told[: MOMENTS - start]
+            reported = [row.mean(), moved.mean(), (away**2).mean(), (away**3).mean()]
+            out[c][start : start + 4] = reported[: MOMENTS - start]
     return out
 
 

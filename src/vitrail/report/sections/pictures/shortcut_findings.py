@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from vitrail.analysis.shortcuts.detector import ShortcutSignals
 from vitrail.analysis.shortcuts.wording import LOOK, LOOK_THERE, calm, labels_of, sentences
+from vitrail.report.sections.pictures.shortcut_maps import STANDING, read_signals
 from vitrail.report.sections.section import Contents, Section, has_fact, run_of
-from vitrail.report.sections.shortcut_maps import STANDING, read_signals
 from vitrail.report.text import name
 
 if TYPE_CHECKING:

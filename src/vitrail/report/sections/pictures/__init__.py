@@ -1,0 +1,1 @@
+"""Of pictures: what prototypes and marks tell."""
