@@ -53,8 +53,8 @@ from vitrail.stats.intervals import interval, level_of
 from vitrail.stats.random_effects import predict_further
 from vitrail.stats.shapley import Values, exact, paired_mean
 from vitrail.studies.benefit import NO, YES, SiteLosses, decide
+from vitrail.studies.contribution.ledger import between
 from vitrail.studies.contribution.retraining import CoalitionRetraining
-from vitrail.studies.contribution.values import _between
 from vitrail.vertical.guest_value import guest_values
 
 STUDY = vt.Study.parse(
@@ -376,7 +376,7 @@ def test_what_taking_part_brought_lies_in_its_interval_in_95_of_100() -> None:
     draws = rng.multinomial(n, [1 / n] * n, 400) / n
     for half in (0.0, 1.96 / math.sqrt(n)):
         rows = rng.normal(size=(2000, n)) + rng.normal(size=(2000, 1)) * half / 1.96
-        _, low, high = _between(rows.mean(1), draws @ rows.T, np.full(2000, half))
+        _, low, high = between(rows.mean(1), draws @ rows.T, np.full(2000, half))
         assert_rate(((low <= 0) & (high >= 0)).sum(), 2000, 0.925, 0.96)
 
 

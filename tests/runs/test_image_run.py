@@ -234,8 +234,8 @@ def test_contribution(place: Path, where: str, tmp_path: Path) -> None:
     _, test = split_rows(y, STUDY, run.seed, "north")
     p = run.predict("north", SITES["north"].iloc[test])[["plain", "stripes"]].to_numpy()
     end = -np.log(p[np.arange(len(test)), y[test]]).mean()
-    start = float(re.search(r"([\d.]+) at the start", told)[1])
-    assert ledger.value.sum() == pytest.approx(start - end, abs=2e-4)
+    baseline = float(re.search(r"has ([\d.]+): a gain", told)[1])
+    assert ledger.value.sum() == pytest.approx(baseline - end, abs=2e-4)
 
 
 @pytest.mark.parametrize("where", ["data", "data/north"])

@@ -18,8 +18,8 @@ EXAMPLES = {
         "vitrail repair study.toml ours.csv --from runs/first --site north --write fixed.csv",
     ),
     "known": (
-        'vitrail known study.toml screen.json --site north --feature age --why "other examiner, real" --to study.toml',
-        'vitrail known study.toml runs/first --site north --feature chol --why "new laboratory" --who "Dr. Weber"',
+        'vitrail known study.toml screen.json --site north --feature age --why "other ward"',
+        'vitrail known study.toml runs/first --site north --feature chol --why "new lab"',
     ),
     "predict": (
         "vitrail predict runs/first --site north --data new.csv",

@@ -229,7 +229,9 @@ def wire(
         what = "what crosses between parties depends on the number of columns of each guest."
         hint = "You find it on the page of a run and in its wire.csv."
         raise VitrailError("there is no table", [Problem(method, what, hint)])
-    from vitrail.studies.transfer import STAGE, on_trust, transfer_lines, travel_lines
+    travels = method == "ndoye" or agreed.transfer is not None
+    if travels:
+        from vitrail.studies.transfer import STAGE, on_trust, transfer_lines, travel_lines
 
     if method == "ndoye":
         title, lines = (
@@ -272,7 +274,7 @@ def wire(
         print("\nBefore the first round, where a site agrees: whose data does not fit ([screen] in the study)")
         print("\n".join(f"  {x.stage}, {x.direction}, {x.name}: {x.words}" for x in screening_lines))
         print()
-    if travelling := [x for x in lines if x.stage == STAGE]:
+    if travels and (travelling := [x for x in lines if x.stage == STAGE]):
         print(f"\nBefore the first round, where a site agrees: whose model carries over to whose {one}s")
         print("\n".join(dict.fromkeys(f"  {x.direction}, {x.name.split('/')[0]}: {x.words}" for x in travelling)))
         print()

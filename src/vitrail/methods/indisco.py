@@ -7,38 +7,23 @@ picture.
                 Clst = min over p of the picture's own class, d_p;   Sep = - min over all other p, d_p
     warm-up     `warm` rounds: add-on layers and prototypes are trained, convolutions and last layer are fixed
     joint       the study's rounds: everything is trained, and the shared part is averaged as in FedAvg
-    push        at each site: p <- the nearest latent patch of its training pictures of p's class; the site records
-                which picture and which cell, and reports neither
+    push        at each site: p <- the nearest latent patch of its training pictures of p's class
     last layer  at each site alone: w -> argmin CrossEntropy + l1 |w_cp, p not of c|_1, the rest fixed; `last`
-                accelerated proximal steps of length 1 / L. On pictures 100 steps stop early: the objective is not at
-                its lowest and hardly a weight is 0, but more steps did not predict new pictures better
+                accelerated proximal steps of length 1 / L (on pictures 100 stop early, and more predict no better)
 
 `share`: what is averaged. "prototypes", the default: these and the last layer, convolutions local, as in the paper
-(GMGP). "no": nothing, each site alone (the paper's LMLP). Ours are "add-on", also the add-on layers, and "all", also
-all convolutions: the best where we tried it, since prototypes of different latent spaces are hardly comparable.
+(GMGP). "no": nothing, each site alone (LMLP). Ours are "add-on", also these layers, and "all", also all convolutions.
 
-With `alone_too` each site also trains a model of its own on the same batches (LMLP): what it learns alone reveals a
-bias at that site. (Both models are the same in the first round, so the first report reveals it.) OWN is the shared
-model after push and last layer, SHARED the one before these, ALONE the site's own model, also pushed. After training,
-sites are asked to show signs of such a bias, and may refuse (methods/blocks/shortcut_signals.py); `travel = false` asks
-for no model.
+With `alone_too` each site also trains a model of its own on the same batches (LMLP). OWN is the shared model after push
+and last layer, SHARED the one before these, ALONE the site's own model, also pushed. After training, sites are asked to
+show signs of a bias, and may refuse (methods/blocks/shortcut_signals.py); `travel = false` asks for no model.
 
-`personal`: each site goes on from the shared prototypes with a part of its own, by their distance or a half
-(methods/blocks/prototypes.py). `release`: after the push sites are asked for their prototypes, with noise of a
-stated budget or as they are (methods/blocks/prototype_rounds.py); the paper says only that they may be shared.
+`personal`: each site keeps a part of its own prototypes. `release`: sites are asked to show theirs after the push
+(methods/blocks/prototypes.py and prototype_rounds.py, which also says where the paper and the code of MyTH differ).
 
 Rates: Adam with lr = 3e-3; 1e-4, that is 1/30 of it, for the last layer and for convolutions read from a file.
 [training.rates] changes them by group; `optimiser = "study"` and lr take the study's.
 
-Where paper and code of MyTH differ. The paper trains the last layer with the rest in joint rounds, the code only after
-a push; we follow the paper. The code pushes in every round; we push once, after the last, as the paper shows: pushed
-prototypes are patches of one site, and their mean would be no patch. ProtoPNet divides the joint rate by 10 every 5
-epochs, the code has that commented out; we use the study's decay. The paper averages once after 5 epochs of warm-up and
-then every 10; we average after each round of the study's epochs. The paper's order of stages is kept. ProtoPNet trains
-the last layer by 20 epochs of Adam at 1e-4 (the code by 12); we use proximal steps, since it is convex. The code takes
-l1 of the whole last layer; we follow the paper: weights for other classes only. The code decays all convolutions by
-1e-3; we use the study's decay. Where everything is shared, its push changes nothing. With that set equal both give the
-same numbers: benchmarks/methods/results/same_as_myth.md.
 """
 
 from __future__ import annotations

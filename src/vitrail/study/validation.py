@@ -132,6 +132,8 @@ def _remote_problems(raw: Mapping[str, Any], place: Callable[..., str]) -> Itera
     protect, method = raw.get("protect", {}), raw.get("method", {})
     protect = protect if isinstance(protect, Mapping) else {}
     name = method.get("name") if isinstance(method, Mapping) else None
+    if raw.get("verdict") is None and raw.get("transfer") is None:  # a method's module takes a second to load
+        return
     kind = methods.TABLE.get(name) if isinstance(name, str) and not raw.get("parties") else None
     for section, asks, budget, rival in (
         ("verdict", "a verdict compares joining with training alone", "every fold would spend", "compare"),

@@ -219,7 +219,7 @@ def test_a_site_alone_is_told_before_anything_leaves() -> None:
         "sugar": ("unit", True),
         "pressure": ("unit", True),
         "stage": ("not here", False),
-        "smoker": ("differs", False),
+        "smoker": ("constant", True),
     }
     assert found["sugar"].numbers["unit"] == "mmol/L"
     spiked = mine.age.where(np.arange(len(mine)) % 5 > 0, -9)

@@ -24,8 +24,8 @@ from vitrail.report.pages.builder import page_of
 from vitrail.report.pages.contribution import render_contribution, write_contribution
 from vitrail.runs.folder import UPDATES
 from vitrail.runs.integrity import seal_again
-from vitrail.stats.shapley import exact, leave_one_out, paired, paired_mean
-from vitrail.studies.contribution.ledger import credits_of
+from vitrail.stats.shapley import Values, exact, leave_one_out, paired, paired_mean
+from vitrail.studies.contribution.ledger import credits_of, ledger_of
 from vitrail.studies.contribution.reliability import AS_GIVEN, SPOT, STRAIN
 from vitrail.studies.contribution.values import (
     CARRIED,
@@ -124,6 +124,19 @@ def test_credits_follow_the_rule() -> None:
     assert credits_of(np.array([[0.1, -0.3], [0.2, 0.2]]), both) == pytest.approx(np.array([[0, 0], [0.2, 0.2]]))
     assert credits_of(np.array([0.4, -0.1, 0.1]), np.array([True, True, False])) == pytest.approx([0.4, 0, 0])
     assert not credits_of(np.zeros(3), all_three).any()
+
+
+def test_only_sure_values_are_paid() -> None:
+    """The second site's value is as large in the mean, and may as well be nothing."""
+    rng = np.random.default_rng(0)
+    rows = np.stack([0.1 + 0.1 * rng.normal(size=200), 0.1 + 4 * rng.normal(size=200)])
+    got = Values(rows - rows.mean(1, keepdims=True) + 0.1, np.zeros(2), 4)
+    draws = rng.multinomial(200, [1 / 200] * 200, 500) / 200
+    ledger = ledger_of(["sure", "unsure"], np.array([3, 3]), got, draws).set_index("site")
+    assert ledger.low["sure"] > 0 > ledger.low["unsure"]
+    assert ledger.value.to_numpy() == pytest.approx([0.1, 0.1])
+    assert ledger.credit.to_dict() == {"sure": pytest.approx(0.2), "unsure": 0.0}
+    assert ledger.credit_high["unsure"] == 0
 
 
 # --- what is kept -----------------------------------------------------------------------------------------------------

@@ -115,7 +115,8 @@ def compare(
     sites is tested on the rows of each site in turn, under the first seed: `left_out` of the result. `workers`
     processes share the work: the numbers are the same, and small networks, whose engine uses one core, are done sooner;
     or the machines of a `cluster`, by its scheduler's address. `rounds` are the study's where they are not given;
-    `engine` and `device` are as of federate. progress(what, done, of) is called as it goes.
+    `engine` and `device` are as of federate. With `budget_bytes` or `budget_steps` each method trains as many rounds as
+    these pay for one training at one site. progress(what, done, of) is called as it goes.
     """
     names, seeds = list(dict.fromkeys(names)), list(dict.fromkeys(seeds))
     problems = [p for n in names for p in methods.problems(n, {}, "methods")]

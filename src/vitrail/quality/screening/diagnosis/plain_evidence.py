@@ -83,7 +83,7 @@ def settle_constant(view: NumberView, value: float, elsewhere: float = HALF) -> 
 
 
 def tell_constant(view: NumberView, value: float) -> Diagnosis:
-    code = {"code": value} if value in CODES and _stands_apart(view, value) else {}
+    code = {"code": value} if _is_far_code(view, value) else {}
     ask = "stands for values not measured" if code else "was measured at all"
     text = f"Every row has {short(value)}, while it varies at the other sites: ask whether it {ask}."
     return tell("constant", text, value=value, **code)
@@ -134,11 +134,15 @@ def _range(view: NumberView) -> str:
     return f"the agreed range {short(low)} to {short(high)} {view.feature.unit}".rstrip()
 
 
-def _stands_apart(view: NumberView, value: float) -> bool:
+def _is_far_code(view: NumberView, value: float) -> bool:
     usual = view.usual[np.isfinite(view.usual)]
-    apart = len(usual) and not usual.min() - view.wide <= value <= usual.max() + view.wide
+    return bool(len(usual) and value in CODES and not usual.min() - view.wide <= value <= usual.max() + view.wide)
+
+
+def _stands_apart(view: NumberView, value: float) -> bool:
+    """The same of some rows: where the study agrees on a range with a zero in it, some may be zero."""
     inside = view.feature is not None and view.feature.range is not None and not outside(view, np.array([value])).any()
-    return bool(apart and value in CODES and not (inside and value == 0))
+    return _is_far_code(view, value) and not (inside and value == 0)
 
 
 def _against_the_study(view: NumberView, value: float, share: float) -> bool:
