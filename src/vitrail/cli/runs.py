@@ -234,10 +234,8 @@ def wire(
         from vitrail.studies.transfer import STAGE, on_trust, transfer_lines, travel_lines
 
     if method == "ndoye":
-        title, lines = (
-            f"Adapted Ndoye factor, before any training together, {sites} sites",
-            transfer_lines(agreed, sites),
-        )
+        title = f"Adapted Ndoye factor, before any training together, {sites} sites"
+        lines = transfer_lines(agreed, sites)
     else:
         chosen = build(method, parse_settings(set_ or []))
         plan = Plan(agreed, chosen, sites=sites)

@@ -19,8 +19,8 @@ class ExportedFile(NamedTuple):
 def export_model(mine: Model, site: str, run: str, path: Path, option: str = "--to") -> ExportedFile:
     """One site's model as the file that the ending of `path` asks for; checked before it is written.
 
-    `mine` is the model as `Run.model_of` gives it, `site` and `run` are what the file says of where it comes from; `option` is
-    the one that an error about the path names.
+    `mine` is the model as `Run.model_of` gives it, `site` and `run` are what the file says of where it comes from;
+    `option` is the one that an error about the path names.
     """
     check_new(path, option)
     return ExportedFile(path, FORMATS[path.suffix.lower()](mine, path, describe(mine, site, run)))

@@ -7,9 +7,9 @@ import pandas as pd
 from scipy.special import ndtri
 
 from vitrail.data.missing_codes import CODES
-from vitrail.quality.screening.diagnosis.causes import explain, say_absent, unexplained
+from vitrail.quality.screening.diagnosis.causes import explain, say_absent
 from vitrail.quality.screening.diagnosis.cell import Cell, Diagnosis
-from vitrail.quality.screening.diagnosis.confirmation import is_clear, is_one_factor
+from vitrail.quality.screening.diagnosis.confirmation import as_unit, is_clear
 from vitrail.quality.screening.diagnosis.differences import differs
 from vitrail.quality.screening.diagnosis.location_scale import keeping
 from vitrail.quality.screening.diagnosis.plain_evidence import settle_cell, suspects
@@ -94,7 +94,7 @@ def find_settled(weighed: SiteTests) -> list[Finding]:
         if diagnosis := settle_cell(cell):
             if diagnosis.kind in ("other", "unit", "offset"):  # what other columns tell may name the cause
                 named = explain(cell)
-                diagnosis = named if named.kind in NAMED else diagnosis
+                diagnosis = as_unit(cell, named if named.kind in NAMED else diagnosis)
             strength = max(1.0, float((weighed.z[site] / weighed.bar)[cell.own].max(initial=0.0)))
             out.append(_finding(weighed, int(site), int(column), diagnosis, strength))
     for finding in out:
@@ -203,9 +203,7 @@ def flag_cells(weighed: SiteTests, site: int, rest: float) -> list[Finding]:
         if column < 0:
             column = choose_end(weighed, site, max(gains, key=lambda c: gains[c]), columns, live)
         cell = Cell(weighed, site, column)
-        diagnosis = explain(cell)
-        if diagnosis.kind == "unit" and not weighed.alike and not is_one_factor(cell, diagnosis):
-            diagnosis = unexplained(cell, "ask how and on whom it is measured")
+        diagnosis = as_unit(cell, explain(cell))
         strength = float(over[best])
         habit = column in weighed.published.layout.by_habit  # differs among sites that are else alike
         sure = (weighed.alike and not habit) or is_clear(cell, diagnosis)

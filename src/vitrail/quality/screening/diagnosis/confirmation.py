@@ -11,6 +11,7 @@ import numpy as np
 
 from vitrail.data.units import CONVERSIONS, SLIPS
 from vitrail.quality.screening.diagnosis.categories import read_outcome
+from vitrail.quality.screening.diagnosis.causes import unexplained
 from vitrail.quality.screening.diagnosis.cell import Cell, Diagnosis
 from vitrail.quality.screening.diagnosis.location_scale import agreement, locations, sizes
 from vitrail.quality.screening.diagnosis.numbers import far_code
@@ -88,6 +89,13 @@ def is_one_factor(cell: Cell, diagnosis: Diagnosis) -> bool:
     with np.errstate(all="ignore"):
         wider = np.log(float(cell.p.widths[cell.site, cell.number]) / cell.wide / factor)
     return bool(numbers.get("offset") or not np.isfinite(wider) or abs(wider) < AS_WIDE)
+
+
+def as_unit(cell: Cell, diagnosis: Diagnosis) -> Diagnosis:
+    """The diagnosis; where sites differ, another unit is said of one factor only."""
+    if diagnosis.kind == "unit" and not cell.weighed.alike and not is_one_factor(cell, diagnosis):
+        return unexplained(cell, "ask how and on whom it is measured")
+    return diagnosis
 
 
 def _is_unit(cell: Cell, diagnosis: Diagnosis) -> bool:

@@ -111,6 +111,8 @@ def settle_cell(cell: Cell) -> Diagnosis | None:
             return settle_constant(cell, cell.constant, float(np.fmax(np.nan_to_num(top).max(initial=0.0), 0.5)))
         held = p.held[cell.site, cell.number] / np.array([1.0, cell.known])
         return settle_number(cell, [(float(v), float(s)) for v, s in held])
+    if cell.kind == "categorical" and not cell.weighed.alike:  # one ward, one way of testing: a house may have one
+        return None
     which = np.flatnonzero(at.column == cell.column)
     own = np.nan_to_num(p.known[cell.others, cell.column])
     with np.errstate(all="ignore"):
