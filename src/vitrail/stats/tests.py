@@ -35,7 +35,7 @@ def skewed_as_z(z: Numbers, skewness: Numbers) -> Numbers:
     """A deviate of a sum that is skewed to the right, as |z|: as if its distribution were a shifted gamma.
 
     >>> skewed_as_z(np.array([3.0, 3.0]), np.array([0.0, 1.0])).round(2).tolist()
-    [3.0, 2.23]
+    [3.0, 2.31]
     """
     shape = 4 / np.maximum(skewness, 1e-3) ** 2
     at = shape + np.maximum(z, 0.0) * np.sqrt(shape)
