@@ -71,7 +71,7 @@ def told(name: str, result: Screening) -> list[str]:
 
 
 def key(rows: Rows, study: vt.Study, result: Screening) -> list[str]:
-    """Each cell of ABIDE with the code, and what was said of it."""
+    """Each cell of ABIDE with the code, and the finding about it."""
     said = {(f.site, f.feature): (f.kind, "likely wrong" if f.wrong else "may be real") for f in result.findings}
     out, named = [], []
     for site, frame in rows.items():

@@ -125,13 +125,13 @@ def report(kept: dict[str, dict[str, Job]]) -> str:
     now, before = asked(third["screen"]), asked(third["before"])
     rows = [[*a, b[2]] for a, b in zip(now, before, strict=True)]
     lines += table("what | asked | the third form | the form before", rows)
-    lines += ["## Harmful faults, cuts by lot, tables kept apart", ""]
+    lines += ["## Harmful faults, random cuts, tables kept apart", ""]
     rows = []
     for name, of in GROUPS.items():
         for stage, cases in third.items():
             rows.append([name, RULES[stage], *counts([c for c in cases if c.cut == "lot" and c.kinds and of(c)])])
     lines += table("kinds | rule | cases | guilty site first | cell found | other cells a run | cause right", rows)
-    lines += ["## Case by case", "", "Which of the two finds the cell, cuts by lot, tables kept apart.", ""]
+    lines += ["## Case by case", "", "Which of the two finds the cell, random cuts, tables kept apart.", ""]
     rows = []
     for name, of in GROUPS.items():
         found = [{c.tag: c.found(ALL_KINDS) for c in third[s] if c.cut == "lot" and c.kinds and of(c)} for s in RULES]
